@@ -1,0 +1,304 @@
+"""From settings to what the toolkit takes: each builder unpacks a part of the config into plain arguments."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from peft import PeftModel
+from settings import CalibrateSettings, DataSettings, ModelSettings, PromptSettings
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toolkit.calibration.batches import Batches
+from toolkit.calibration.bilevel import bome, descend
+from toolkit.calibration.losses import Bounds, bounded, initial_alpha
+from toolkit.calibration.objectives import OBJECTIVES
+from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.calibration.training import Row, Schedule, Solver, Trained
+from toolkit.confidence.options import option_confidence
+from toolkit.errors import CalibrantError
+from toolkit.evaluation.evaluate import Answered, answer_sets
+from toolkit.evaluation.metrics import metrics
+from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
+from toolkit.models.adjustment import Adjustment
+from toolkit.models.base import load_model
+from toolkit.models.bundled import HUB_ID
+from toolkit.models.encoding import EncodedQuestion, encode_questions
+from toolkit.models.predictive import Layout, choose_layout
+from toolkit.questions.heldout import check_disjoint, hold_out
+from toolkit.questions.question import Question, QuestionSet
+from toolkit.questions.sources import load_questions
+
+THETA_HAT = "lower_level_solution"
+"""Name of the adapter that holds θ̂."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base model with all that is needed to ask it questions.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        max_length: Its context, in tokens.
+        layout: How options are laid out for it.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Data:
+    """Questions of a run, none of them in two places."""
+
+    lower: list[Question]
+    upper: list[Question]
+    validation: list[QuestionSet]
+    test: list[QuestionSet]
+
+
+def build_base(settings: ModelSettings, device: torch.device) -> Base:
+    """Loads the base model on a device and finds out whether it takes packed options."""
+    model, tokenizer = load_model(
+        settings.name,
+        dtype=settings.dtype,
+        trust_remote_code=settings.trust_remote_code,
+        allow_pickle=settings.allow_pickle,
+        revision=settings.revision,
+    )
+    model = model.to(device)  # type: ignore[arg-type]
+    layout = choose_layout(model, model.config.vocab_size)
+    if layout == "separate":
+        logger.warning(
+            "%s does not take packed options: each option gets a pass of its own, which is slower",
+            model.config.model_type,
+        )
+    max_length = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    return Base(model, tokenizer, max_length, layout)
+
+
+def build_data(settings: DataSettings) -> Data:
+    """Loads all questions and checks that none is used twice.
+
+    Raises:
+        CalibrantError: No training source is named, a source is unknown, or two sets share a question.
+    """
+    if not settings.train:
+        raise CalibrantError("no training questions are named; give --data.train '[SOURCE, ...]'")
+    seed = settings.seed
+    trained = _together(load_sets(settings.train, "train", settings.train_limit, seed))
+    if settings.heldout:
+        lower = trained
+        upper = _together(load_sets(settings.heldout, "train", settings.train_limit, seed))
+        check_disjoint(lower, upper, "--data.train and --data.heldout")
+    else:
+        lower, upper = hold_out(trained, settings.heldout_share, seed)
+    sources = settings.validation or settings.train
+    validation = load_sets(sources, "validation", settings.validation_limit, seed)
+    test = load_sets(settings.test, "test", settings.test_limit, seed)
+    for data in [*validation, *test]:
+        check_disjoint([*lower, *upper], list(data), f"training and the {data.split} split of {data.name}")
+    return Data(lower, upper, validation, test)
+
+
+def load_sets(sources: Sequence[str], split: str, limit: int | None, seed: int) -> list[QuestionSet]:
+    """Loads one split of some sources, at most `limit` questions of each, drawn with the seed."""
+    sets = [load_questions(source, split) for source in sources]
+    return sets if limit is None else [data.sample(limit, seed) for data in sets]
+
+
+def _together(sets: Sequence[QuestionSet]) -> list[Question]:
+    return [question for data in sets for question in data]
+
+
+def build_encoder(
+    base: Base, prompt: PromptSettings
+) -> Callable[[Sequence[Question]], list[EncodedQuestion]]:
+    """Returns the function that turns questions into token ids for this model and prompt."""
+    return partial(
+        encode_questions,
+        tokenizer=base.tokenizer,
+        form=prompt.form,
+        style=prompt.style,
+        max_length=base.max_length,
+    )
+
+
+def build_answers(
+    base: Base,
+    model: torch.nn.Module,
+    sets: Sequence[QuestionSet],
+    prompt: PromptSettings,
+    batch_size: int,
+    label: str | None,
+    adjustment: Adjustment | None = None,
+) -> list[Answered]:
+    """Lets a model (the base, or the base with an adapter) answer sets of questions."""
+    return answer_sets(
+        model,
+        base.tokenizer,
+        sets,
+        form=prompt.form,
+        style=prompt.style,
+        score=prompt.score,
+        max_length=base.max_length,
+        adjustment=adjustment,
+        layout=base.layout,
+        batch_size=batch_size,
+        label=label,
+    )
+
+
+def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
+    """Attaches θ to the base and, where the method needs it, θ̂."""
+    lora = settings.lora
+    model = attach_lora(
+        base.model,
+        rank=lora.rank,
+        alpha=lora.alpha,
+        dropout=lora.dropout,
+        targets="all-linear" if lora.targets == ["all-linear"] else lora.targets,
+        layers=range(*lora.layers) if lora.layers else None,
+        base_name=HUB_ID if settings.model.name == "bundled" else settings.model.name,
+        seed=settings.seed,
+    )
+    if settings.method == "calm":
+        add_copy(model, THETA_HAT)
+    return model
+
+
+def build_run(model: PeftModel, settings: CalibrateSettings) -> Trained:
+    """Returns θ, θ̂ and α at their start."""
+    device = model.device
+    kind = settings.calm.alpha if settings.method == "calm" else "scalar"
+    alpha = [a.to(device) for a in initial_alpha(kind, model.config.vocab_size)]
+    hat = adapter_parameters(model, THETA_HAT) if settings.method == "calm" else []
+    activate(model, THETA)
+    return Trained(adapter_parameters(model), alpha, hat)
+
+
+def build_problem(
+    model: PeftModel, settings: CalibrateSettings, accelerator: Accelerator
+) -> CalibrationProblem:
+    """Returns L and F of this model."""
+    calm = settings.calm
+    try:
+        bounds = Bounds(calm.delta_min, calm.delta_max, calm.iota_max)
+    except ValueError as error:
+        raise CalibrantError(f"{error}; see --calm.delta_min") from error
+    return CalibrationProblem(
+        model,
+        adapters=(THETA, THETA_HAT) if settings.method == "calm" else (THETA,),
+        bounds=bounds,
+        objective=OBJECTIVES[calm.upper],
+        level=calm.level,
+        predictive=calm.predictive,
+        score=settings.prompt.score,
+        reduce=lambda tensor: accelerator.reduce(tensor, "sum"),
+    )
+
+
+def build_solver(run: Trained, settings: CalibrateSettings) -> Solver:
+    """Returns the method's solver with its settings bound."""
+    calm = settings.calm
+    if settings.method == "sft":
+        return lambda lower, upper, theta, alpha: descend(lower, theta, alpha)
+    return lambda lower, upper, theta, alpha: bome(
+        lower,
+        upper,
+        theta,
+        run.theta_hat,
+        alpha,
+        inner_steps=calm.inner_steps,
+        inner_lr=calm.inner_lr,
+        eta=calm.eta,
+        barrier=calm.barrier,
+        warm_start=calm.warm_start,
+        lambda_max=calm.lambda_max,
+    )
+
+
+def build_batches(
+    questions: Sequence[EncodedQuestion],
+    seed: int,
+    base: Base,
+    settings: CalibrateSettings,
+    accelerator: Accelerator,
+) -> Batches:
+    """Returns this process's batches of one level."""
+    return Batches(
+        questions,
+        batch_size=settings.training.batch_size,
+        micro_batch_size=settings.training.micro_batch_size,
+        seed=seed,
+        pad_id=base.tokenizer.pad_token_id or 0,
+        layout=base.layout,
+        process=accelerator.process_index,
+        processes=accelerator.num_processes,
+    )
+
+
+def build_schedule(settings: CalibrateSettings) -> Schedule:
+    """Returns steps and learning rates."""
+    training = settings.training
+    return Schedule(
+        steps=training.steps,
+        theta_lr=training.learning_rate,
+        alpha_lr=settings.calm.alpha_lr,
+        warmup_steps=training.warmup_steps,
+        decay=training.decay,
+        weight_decay=training.weight_decay,
+        max_norm=training.max_norm,
+        validate_every=training.validate_every,
+        save_every=training.save_every,
+    )
+
+
+def build_view(run: Trained, problem: CalibrationProblem) -> Callable[[], Adjustment | None]:
+    """Returns a function that gives what the finished model would apply to its logits, as α is now."""
+    if problem.predictive == "raw":
+        return lambda: None
+    return lambda: Adjustment(*(tensor.detach() for tensor in bounded(run.alpha, problem.bounds)))
+
+
+def build_validation(
+    model: PeftModel,
+    questions: Sequence[EncodedQuestion],
+    view: Callable[[], Adjustment | None],
+    base: Base,
+    settings: CalibrateSettings,
+) -> Callable[[], Row]:
+    """Returns a function that measures θ on the validation questions, as it is now."""
+
+    def validate() -> Row:
+        activate(model, THETA)
+        found = option_confidence(
+            model,
+            questions,
+            adjustment=view(),
+            score=settings.prompt.score,
+            layout=base.layout,
+            batch_size=settings.report.batch_size,
+            pad_id=base.tokenizer.pad_token_id or 0,
+        )
+        values = metrics(found.log_probs, found.answers, settings.report.bins)
+        names = ("accuracy", "confidence", "conf_ece", "nll", "entropy")
+        return {f"validation_{name}": values[name] for name in names}
+
+    return validate
+
+
+CRITERIA: dict[str, Callable[[dict[str, Any]], float]] = {
+    "nll": lambda row: row["validation_nll"],
+    "matched": lambda row: abs(row["validation_entropy"] - row["validation_nll"]),
+    "last": lambda row: -row["step"],
+}
+"""What the kept point has the least of, by the names of `training.keep`."""

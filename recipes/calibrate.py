@@ -1,0 +1,161 @@
+"""Trains a calibrated LoRA adapter and writes a finished adapter folder.
+
+accelerate launch recipes/calibrate.py --config recipes/configs/worldfacts.yaml --output_dir runs/worldfacts
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from build import (
+    CRITERIA,
+    Data,
+    build_adapter,
+    build_answers,
+    build_base,
+    build_batches,
+    build_data,
+    build_encoder,
+    build_problem,
+    build_run,
+    build_schedule,
+    build_solver,
+    build_validation,
+    build_view,
+)
+from runs import open_run, run_recipe
+from settings import CalibrateSettings, dump, parse_calibrate
+
+from toolkit.calibration.checkpoints import remove_checkpoints
+from toolkit.calibration.losses import bounded
+from toolkit.calibration.training import train
+from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, write_evaluation
+from toolkit.evaluation.plots import training_curves
+from toolkit.evaluation.report import Report, build_report, format_table
+from toolkit.models.adapters import THETA, activate, base_only, save_adapter
+from toolkit.models.adjustment import Adjustment, save_adjustment
+from toolkit.models.base import model_identity
+from toolkit.questions.question import QuestionSet
+
+
+def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answered] | None = None) -> Report:
+    """Runs one training run from its settings to its finished folder.
+
+    Args:
+        settings: All settings.
+        folder: The finished adapter's folder; an unfinished run in it is resumed.
+        before: The base model's answers to the validation and test questions, where they are known.
+
+    Returns:
+        The adapter's report.
+
+    Raises:
+        CalibrantError: Any fault that the user can mend.
+    """
+    accelerator = Accelerator()
+    main = accelerator.is_main_process
+    with open_run(folder, dump(settings), finished="report.json", active=main):
+        data = build_data(settings.data)
+        base = build_base(settings.model, accelerator.device)
+        encode = build_encoder(base, settings.prompt)
+        validation = encode([question for one in data.validation for question in one])
+        lower, upper = encode(data.lower), encode(data.upper)
+        if settings.method == "sft":
+            lower += upper  # plain fine-tuning has one level: it learns from all questions
+        identity = model_identity(settings.model.name, base.model, settings.model.revision)
+        model = build_adapter(base, settings)
+        run = build_run(model, settings)
+        problem = build_problem(model, settings, accelerator)
+        view = build_view(run, problem)
+
+        train(
+            run,
+            problem,
+            build_solver(run, settings),
+            build_batches(lower, settings.seed, base, settings, accelerator),
+            build_batches(upper, settings.seed + 1, base, settings, accelerator),
+            build_schedule(settings),
+            accelerator=accelerator,
+            folder=folder,
+            validate=build_validation(model, validation, view, base, settings),
+            criterion=CRITERIA[settings.training.keep],
+            seed=settings.seed,
+            keep_checkpoints=settings.training.keep_checkpoints,
+        )
+
+        activate(model, THETA)
+        sets = [*data.validation, *data.test]
+        size = settings.report.batch_size
+        if before is None:
+            with base_only(model):
+                before = build_answers(base, model, sets, settings.prompt, size, "base")
+        after = build_answers(base, model, sets, settings.prompt, size, settings.method, view())
+        report = _report(settings, identity, after, data) | {"kept_step": run.best_step}
+        if main:
+            save_adapter(model, base.tokenizer, folder)
+            if settings.method == "calm":
+                learnt = Adjustment(*bounded(run.alpha, problem.bounds))
+                save_adjustment(learnt, folder, predictive=settings.calm.predictive)
+            _write_figures_and_report(folder, settings.method, report, before, after)
+            remove_checkpoints(folder / "checkpoints")
+        accelerator.wait_for_everyone()
+    return report
+
+
+def _report(
+    settings: CalibrateSettings, identity: dict[str, Any], after: Sequence[Answered], data: Data
+) -> Report:
+    shown = settings.report
+    tested = [one for one in after if one.data.split == "test"] or list(after)
+    report = build_report(
+        measure(tested, bins=shown.bins, resamples=shown.resamples, seed=settings.seed),
+        model=identity["name"],
+        adapter=None,
+        method=settings.method,
+        seed=settings.seed,
+        prompt={
+            "form": settings.prompt.form,
+            "style": settings.prompt.style,
+            "score": settings.prompt.score,
+        },
+    )
+    levels = {"lower": data.lower, "upper": data.upper}
+    training = {name: QuestionSet(name, "train", tuple(level)) for name, level in levels.items()}
+    report["base"] = identity
+    report["training"] = {
+        "sources": {
+            "lower": settings.data.train,
+            "upper": settings.data.heldout or settings.data.train,
+        },
+        **{name: {"count": len(one), "sha256": one.sha256} for name, one in training.items()},
+    }
+    return report
+
+
+def _write_figures_and_report(
+    folder: Path, method: str, report: Report, before: Sequence[Answered], after: Sequence[Answered]
+) -> None:
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    training_curves(history, folder / "training.png")
+    pairs = [pair for pair in zip(before, after, strict=True) if pair[0].data.split == "test"]
+    panels = [
+        panel(one, label)
+        for pair in pairs or list(zip(before, after, strict=True))
+        for one, label in zip(pair, ("base", method), strict=True)
+    ]
+    write_evaluation(folder, report, all_predictions(after), panels, columns=2)
+
+
+def main() -> None:
+    """Reads the command line, trains, and prints the report's table."""
+    settings, folder = parse_calibrate()
+    report = calibrate(settings, folder)
+    print(format_table({settings.method: report}))
+    print(f"adapter, report and figures: {folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_recipe(main)

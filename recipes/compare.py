@@ -1,0 +1,207 @@
+"""Runs several methods on the same questions and prints one table.
+
+accelerate launch recipes/compare.py --config recipes/configs/demo.yaml --output_dir runs/demo
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from build import build_answers, build_base, build_data
+from calibrate import calibrate
+from runs import open_run, run_recipe
+from settings import CalibrateSettings, CompareSettings, calibrate_settings, dump, parse_compare
+
+from toolkit.calibration.baselines import fit_temperature, temper
+from toolkit.confidence.options import OptionConfidence
+from toolkit.errors import CalibrantError
+from toolkit.evaluation.compare import comparison_table
+from toolkit.evaluation.evaluate import (
+    Answered,
+    all_predictions,
+    measure,
+    panel,
+    read_answers,
+    write_evaluation,
+)
+from toolkit.evaluation.files import replacing
+from toolkit.evaluation.plots import reliability_diagram
+from toolkit.evaluation.report import Report, build_report
+from toolkit.models.base import model_identity
+from toolkit.questions.question import QuestionSet
+
+BASE = "none"
+"""The name under which a comparison lists the model as it is."""
+
+
+def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
+    """Runs every method with every seed, each into a folder of its own, and compares them.
+
+    What is finished is not run again; what was interrupted is resumed.
+
+    Args:
+        settings: The methods and seeds.
+        folder: Takes a folder for each run, `comparison.json`, `comparison.md` and `reliability.png`.
+        config: The calibration config that all methods start from.
+
+    Returns:
+        The table.
+
+    Raises:
+        CalibrantError: Any fault that the user can mend.
+    """
+    main = Accelerator().is_main_process
+    runs = {
+        (name, seed): calibrate_settings(config, keys | {"seed": seed})
+        for name, keys in settings.methods.items()
+        for seed in settings.seeds
+    }
+    if not runs or BASE in settings.methods:
+        raise CalibrantError(f"give --methods at least one method, and none called {BASE!r}")
+    if unknown := set(settings.temperature) - {BASE, *settings.methods}:
+        raise CalibrantError(f"temperature names {min(unknown)!r}, which is no method of this comparison")
+    shared = next(iter(runs.values()))
+    if any(run.data != shared.data or run.prompt != shared.prompt for run in runs.values()):
+        raise CalibrantError("methods must share questions and prompt; let them differ in other keys")
+
+    with open_run(folder, dump(settings), finished="comparison.json", active=main):
+        data = build_data(shared.data)
+        sets = [*data.validation, *data.test]
+        base = answer_base(shared, sets, folder / BASE)
+        answers = {BASE: [base]}
+        for (name, seed), run in runs.items():
+            target = folder / f"{name}-seed{seed}"
+            if not (target / "report.json").exists():
+                print(f"{name}, seed {seed}", file=sys.stderr)
+                calibrate(run, target, before=base)
+            answers.setdefault(name, []).append(read_answers(target / "predictions.parquet", sets))
+
+        columns = {}
+        for name, found in answers.items():
+            columns[name] = [report_of(one, shared, name, None) for one in found]
+            if name in settings.temperature:
+                columns[f"{name} + T"] = [
+                    report_of(temper_all(one, t), shared, name, t)
+                    for one in found
+                    for t in [fit_pooled_temperature(one)]
+                ]
+        table = comparison_table(columns, [*shared.data.train, *shared.data.heldout])
+        if main:
+            write_comparison(folder, table, columns, [found[0] for found in answers.values()], list(answers))
+    return table
+
+
+def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> list[Answered]:
+    """Lets the base model answer all questions, once."""
+    if not (folder / "report.json").exists():
+        accelerator = Accelerator()
+        base = build_base(settings.model, accelerator.device)
+        size = settings.report.batch_size
+        answered = build_answers(base, base.model, sets, settings.prompt, size, "base")
+        if accelerator.is_main_process:
+            report = report_of(answered, settings, BASE, None)
+            report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
+            panels = [panel(one, "base") for one in answered if one.data.split == "test"]
+            write_evaluation(folder, report, all_predictions(answered), panels, columns=2)
+        accelerator.wait_for_everyone()
+    return read_answers(folder / "predictions.parquet", sets)
+
+
+def fit_pooled_temperature(answered: Sequence[Answered]) -> float:
+    """Fits one temperature on the validation questions of all training domains together."""
+    pooled = [one.confidence for one in answered if one.data.split == "validation"]
+    width = max(one.log_probs.shape[1] for one in pooled)
+    log_probs = [
+        np.pad(one.log_probs, ((0, 0), (0, width - one.log_probs.shape[1])), constant_values=-np.inf)
+        for one in pooled
+    ]
+    return fit_temperature(np.concatenate(log_probs), np.concatenate([one.answers for one in pooled]))
+
+
+def temper_all(answered: Sequence[Answered], temperature: float) -> list[Answered]:
+    """Returns the answers at another temperature."""
+    return [
+        Answered(
+            one.data,
+            OptionConfidence(
+                temper(one.confidence.log_probs, temperature),
+                one.confidence.answers,
+                one.confidence.mass,
+            ),
+        )
+        for one in answered
+    ]
+
+
+def report_of(
+    answered: Sequence[Answered],
+    settings: CalibrateSettings,
+    method: str,
+    temperature: float | None,
+) -> Report:
+    """Measures the test sets among some answers."""
+    shown = settings.report
+    return build_report(
+        measure(
+            [one for one in answered if one.data.split == "test"],
+            bins=shown.bins,
+            resamples=shown.resamples,
+            seed=settings.data.seed,
+        ),
+        model=settings.model.name,
+        adapter=None,
+        method=method,
+        seed=settings.data.seed,
+        prompt={key: getattr(settings.prompt, key) for key in ("form", "style", "score")},
+        temperature=temperature,
+    )
+
+
+def write_comparison(
+    folder: Path,
+    table: str,
+    columns: dict[str, list[Report]],
+    shown: Sequence[Sequence[Answered]],
+    labels: Sequence[str],
+) -> None:
+    """Writes the reliability diagrams side by side, the table, and last all reports as JSON."""
+    panels = [
+        panel(one, label)
+        for row in zip(*shown, strict=True)
+        for one, label in zip(row, labels, strict=True)
+        if one.data.split == "test"
+    ]
+    reliability_diagram(panels, folder / "reliability.png", columns=len(labels))
+    for name, text in (
+        ("comparison.md", table + "\n"),
+        (
+            "comparison.json",
+            json.dumps({"schema": "calibrant.comparison/1", "methods": columns}, indent=1),
+        ),
+    ):
+        with replacing(folder / name) as partial:
+            partial.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Reads the command line, compares, and says where everything lies."""
+    began = time.monotonic()
+    settings, folder, config = parse_compare()
+    print(compare(settings, folder, config))
+    print(
+        "\nconf-ECE (accuracy); + T: with a temperature fitted on the training domains' validation split; "
+        f"{(time.monotonic() - began) / 60:.1f} minutes\n"
+        f"comparison:  {folder / 'comparison.md'}, comparison.json, reliability.png",
+        file=sys.stderr,
+    )
+    for name in settings.methods:
+        target = folder / f"{name}-seed{settings.seeds[0]}"
+        print(f"{name}: adapter {target}, report {target / 'report.json'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_recipe(main)

@@ -1,0 +1,104 @@
+"""Measures how well a model's confidence follows its accuracy, with or without an adapter.
+
+accelerate launch recipes/evaluate.py --model bundled --adapter adapters/NAME --data worldfacts/chemistry \
+    --data questions.jsonl --output_dir runs/evaluation
+"""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import Accelerator
+from build import build_answers, build_base, load_sets
+from runs import open_run, run_recipe
+from settings import EvaluateSettings, ModelSettings, PromptSettings, dump, parse_evaluate
+
+from toolkit.errors import CalibrantError
+from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
+from toolkit.evaluation.report import Report, build_report, format_table
+from toolkit.models.adapters import load_adapter
+from toolkit.models.adjustment import load_adjustment
+from toolkit.models.base import model_identity
+
+
+def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
+    """Evaluates one model on sets of questions and writes a report.
+
+    Args:
+        settings: All settings.
+        folder: Takes `report.json`, `predictions.parquet`, `reliability.png` and `config.yaml`.
+
+    Returns:
+        The report.
+
+    Raises:
+        CalibrantError: Any fault that the user can mend.
+    """
+    accelerator = Accelerator()
+    prompt = prompt_of(settings)
+    with open_run(folder, dump(settings), finished="report.json", active=accelerator.is_main_process):
+        sets = load_sets(settings.data, settings.split, settings.limit, settings.seed)
+        chosen = ModelSettings(
+            settings.model,
+            settings.revision,
+            settings.dtype,
+            settings.trust_remote_code,
+            settings.allow_pickle,
+        )
+        base = build_base(chosen, accelerator.device)
+        identity = model_identity(chosen.name, base.model, chosen.revision)
+        model: torch.nn.Module = base.model
+        adjustment = None
+        if settings.adapter is not None:
+            adjustment = load_adjustment(Path(settings.adapter))
+            model = load_adapter(base.model, settings.adapter)
+        label = Path(settings.adapter or settings.model).name
+        answered = build_answers(base, model, sets, prompt, settings.batch_size, label, adjustment)
+        report = build_report(
+            measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),
+            model=str(identity["name"]),
+            adapter=settings.adapter,
+            method=_adapter_config(settings.adapter).get("method", "none"),
+            seed=settings.seed,
+            prompt=asdict(prompt),
+        )
+        report["base"] = identity
+        if accelerator.is_main_process:
+            panels = [panel(one, label) for one in answered]
+            write_evaluation(folder, report, all_predictions(answered), panels, columns=2)
+        accelerator.wait_for_everyone()
+    return report
+
+
+def prompt_of(settings: EvaluateSettings) -> PromptSettings:
+    """Returns the prompt: what the command line says, else what the adapter was trained with."""
+    trained = PromptSettings(**_adapter_config(settings.adapter).get("prompt", {}))
+    given = {key: value for key in ("form", "style", "score") if (value := getattr(settings, key))}
+    return replace(trained, **given)
+
+
+def _adapter_config(adapter: str | None) -> dict[str, Any]:
+    """Returns the settings that a local adapter was trained with, or nothing."""
+    path = Path(adapter or "") / "config.yaml"
+    if adapter is None or not path.is_file():
+        return {}
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CalibrantError(f"{path} is damaged; train the adapter again") from error
+    return config if isinstance(config, dict) else {}
+
+
+def main() -> None:
+    """Reads the command line, evaluates, and prints the report's table."""
+    settings, folder = parse_evaluate()
+    report = evaluate(settings, folder)
+    print(format_table({Path(settings.adapter or report["model"]).name: report}))
+    print(f"report, predictions and figure: {folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_recipe(main)

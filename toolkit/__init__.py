@@ -1,0 +1,1 @@
+"""Confidence calibration for preference-aligned language models, as importable parts."""

@@ -1,0 +1,1 @@
+"""How a model learns: parametric losses, upper objectives, bilevel solvers and the training loop."""

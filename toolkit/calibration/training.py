@@ -1,0 +1,285 @@
+"""The training loop: evaluate, save, step, log."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from tqdm import tqdm
+
+from toolkit.calibration.batches import Batches
+from toolkit.calibration.bilevel import Direction, Oracle, Tensors
+from toolkit.calibration.checkpoints import load_checkpoint, save_checkpoint
+from toolkit.calibration.losses import bounded
+from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.errors import CalibrantError
+
+Solver = Callable[[Oracle, Oracle, Tensors, Tensors], Direction]
+"""(lower, upper, θ, α) -> direction; the solvers of `bilevel` with their own settings bound."""
+
+Row = dict[str, float]
+"""One line of `history.jsonl`."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How far and how fast the parameters move.
+
+    Attributes:
+        steps: Number of outer steps.
+        theta_lr: Peak learning rate of θ (AdamW).
+        alpha_lr: Peak learning rate of the unconstrained α (Adam).
+        warmup_steps: Steps over which both rise linearly from 0.
+        decay: "constant", "linear" to 0, or "cosine" to 0 after the warm-up.
+        weight_decay: AdamW's decay of θ.
+        max_norm: Clips the direction of θ to this Euclidean norm; infinity for none.
+        validate_every: Steps between validations; the last step is always validated.
+        save_every: Steps between checkpoints.
+    """
+
+    steps: int
+    theta_lr: float
+    alpha_lr: float
+    warmup_steps: int = 0
+    decay: str = "linear"
+    weight_decay: float = 0.0
+    max_norm: float = 1.0
+    validate_every: int = 20
+    save_every: int = 20
+
+    def factor(self, step: int) -> float:
+        """Returns the share of the peak learning rate at a step counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        if self.decay == "linear":
+            return 1 - done
+        return 0.5 * (1 + math.cos(math.pi * done)) if self.decay == "cosine" else 1.0
+
+
+@dataclass
+class Trained:
+    """The state of a run: what moves, and the best point so far.
+
+    Attributes:
+        theta: LoRA weights θ, changed in place.
+        alpha: Unconstrained α, changed in place.
+        theta_hat: θ̂, kept for a warm start.
+        best: θ and α with the least validation criterion so far.
+        best_value: That criterion.
+        best_step: The step it was measured after.
+        step: Number of finished steps.
+    """
+
+    theta: list[Tensor]
+    alpha: list[Tensor]
+    theta_hat: list[Tensor] = field(default_factory=list)
+    best: list[Tensor] = field(default_factory=list)
+    best_value: float = math.inf
+    best_step: int = 0
+    step: int = 0
+
+
+def train(
+    run: Trained,
+    problem: CalibrationProblem,
+    solve: Solver,
+    lower: Batches,
+    upper: Batches,
+    schedule: Schedule,
+    *,
+    accelerator: Accelerator,
+    folder: Path,
+    validate: Callable[[], Row],
+    criterion: Callable[[Row], float],
+    seed: int,
+    keep_checkpoints: int = 2,
+) -> Trained:
+    """Trains θ and α, resuming from the folder's newest checkpoint, and ends at the best validated point.
+
+    Args:
+        run: θ and α, at their start.
+        problem: L and F.
+        solve: The solver.
+        lower: The lower level's batches.
+        upper: The upper level's batches, of other questions.
+        schedule: Steps and learning rates.
+        accelerator: Device and processes.
+        folder: Takes `history.jsonl` and `checkpoints/`.
+        validate: Returns `validation_*` figures of the model as it is.
+        criterion: Maps them to the number that the kept point has the least of.
+        seed: Seeds dropout.
+        keep_checkpoints: How many checkpoints stay on disk.
+
+    Returns:
+        The run, θ and α at its best validated point.
+
+    Raises:
+        CalibrantError: A loss or gradient is not finite, or the disk is full; checkpoints stay as they were.
+    """
+    theta_optimizer = torch.optim.AdamW(run.theta, schedule.theta_lr, weight_decay=schedule.weight_decay)
+    alpha_optimizer = torch.optim.Adam(run.alpha, schedule.alpha_lr)
+    optimizers = {"theta": theta_optimizer, "alpha": alpha_optimizer}
+    log = _History(folder / "history.jsonl", accelerator.is_main_process)
+    _resume(run, optimizers, folder / "checkpoints")
+    log.keep_until(run.step if run.best else -1)
+    if not run.best:
+        log.append(_validated({"step": 0}, run, validate, criterion))
+
+    steps = range(run.step, schedule.steps)
+    progress = tqdm(
+        steps,
+        desc="training",
+        unit="step",
+        total=schedule.steps,
+        initial=run.step,
+        disable=not accelerator.is_main_process,
+        dynamic_ncols=True,
+    )
+    for step in progress:
+        began = time.monotonic()
+        torch.manual_seed(seed * 1_000_003 + step)  # dropout
+        direction = solve(
+            problem.lower(lower.at(step, accelerator.device)),
+            problem.upper(upper.at(step, accelerator.device)),
+            run.theta,
+            run.alpha,
+        )
+        norm = _clip(direction.theta, schedule.max_norm)
+        _check_finite(direction, norm, step, folder)
+        factor = schedule.factor(step)
+        _apply(theta_optimizer, run.theta, direction.theta, schedule.theta_lr * factor)
+        _apply(alpha_optimizer, run.alpha, direction.alpha, schedule.alpha_lr * factor)
+        run.step = step + 1
+
+        row = {
+            "step": run.step,
+            **direction.record,
+            "grad_norm": norm,
+            "lr": schedule.theta_lr * factor,
+        }
+        row |= _describe(*bounded(run.alpha, problem.bounds))
+        row["seconds"] = time.monotonic() - began
+        if _due(run.step, schedule.validate_every, schedule.steps):
+            row = _validated(row, run, validate, criterion)
+        log.append(row)
+        progress.set_postfix(lower=f"{row['lower']:.3f}")
+        if _due(run.step, schedule.save_every, schedule.steps) and accelerator.is_main_process:
+            save_checkpoint(folder / "checkpoints", run.step, _state(run, optimizers), keep_checkpoints)
+    _assign([*run.theta, *run.alpha], run.best)
+    return run
+
+
+def _due(step: int, every: int, last: int) -> bool:
+    return step % every == 0 or step == last
+
+
+def _validated(row: Row, run: Trained, validate: Callable[[], Row], criterion: Callable[[Row], float]) -> Row:
+    """Returns the row with validation figures, and keeps the point if it is the best so far."""
+    row = row | validate()
+    value = criterion(row)
+    if not run.best or value < run.best_value:
+        run.best = [tensor.detach().clone() for tensor in [*run.theta, *run.alpha]]
+        run.best_value, run.best_step = value, run.step
+    return row
+
+
+def _clip(direction: Tensors, max_norm: float) -> float:
+    """Scales the direction in place to the given norm at most and returns the norm it had."""
+    norm = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
+    if norm > max_norm:
+        for d in direction:
+            d *= max_norm / norm
+    return norm
+
+
+def _check_finite(direction: Direction, norm: float, step: int, folder: Path) -> None:
+    values = [norm, *direction.record.values(), *(float(d.abs().sum()) for d in direction.alpha)]
+    if not all(map(math.isfinite, values)):
+        raise CalibrantError(
+            f"the loss or its gradient is not finite at step {step + 1}; the last good checkpoint stays in "
+            f"{folder / 'checkpoints'}, lower the learning rates or use --model.dtype float32"
+        )
+
+
+def _apply(optimizer: torch.optim.Optimizer, parameters: Tensors, direction: Tensors, lr: float) -> None:
+    """Takes one optimizer step along the direction; no gradient stays behind."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    for parameter, d in zip(parameters, direction, strict=True):
+        parameter.grad = d.to(parameter.dtype)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _describe(delta: Tensor, iota: Tensor) -> Row:
+    return {
+        f"alpha_{name}_{part}": float(getattr(value.detach(), part)())
+        for name, value in (("delta", delta), ("iota", iota))
+        for part in ("mean", "min", "max")
+    }
+
+
+def _state(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+    return {
+        "theta": [tensor.detach() for tensor in run.theta],
+        "theta_hat": [tensor.detach() for tensor in run.theta_hat],
+        "alpha": [tensor.detach() for tensor in run.alpha],
+        "best": run.best,
+        "best_value": run.best_value,
+        "best_step": run.best_step,
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
+    }
+
+
+def _resume(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer], checkpoints: Path) -> None:
+    """Puts the run where its newest checkpoint is; changes nothing where there is none."""
+    state = load_checkpoint(checkpoints)
+    if state is None:
+        return
+    for name in ("theta", "theta_hat", "alpha"):
+        _assign(getattr(run, name), state[name])
+    device = run.theta[0].device
+    run.best = [tensor.to(device) for tensor in state["best"]]
+    run.best_value, run.best_step, run.step = state["best_value"], state["best_step"], state["step"]
+    for name, optimizer in optimizers.items():
+        optimizer.load_state_dict(state["optimizers"][name])
+
+
+@torch.no_grad()
+def _assign(target: Tensors, source: Tensors) -> None:
+    for t, s in zip(target, source, strict=True):
+        t.copy_(s)
+
+
+class _History:
+    """`history.jsonl`: one JSON object a step, on the disk as soon as the step is done."""
+
+    def __init__(self, path: Path, active: bool) -> None:
+        self.path, self.active = path, active
+
+    def keep_until(self, step: int) -> None:
+        """Drops rows after a step: what a killed run logged after its last checkpoint comes again."""
+        if not self.active:
+            return
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(line + "\n" for line in kept))
+        os.replace(partial, self.path)
+
+    def append(self, row: Row) -> None:
+        if self.active:
+            with self.path.open("a") as file:
+                file.write(json.dumps({key: _short(value) for key, value in row.items()}) + "\n")
+
+
+def _short(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")

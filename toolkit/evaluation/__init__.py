@@ -1,0 +1,1 @@
+"""How right the confidence is: metrics with their intervals, reports, and figures."""

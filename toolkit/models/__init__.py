@@ -1,0 +1,1 @@
+"""Who answers: base models, the bundled model, adapters, encoding, predictive distributions."""

@@ -1,0 +1,64 @@
+"""α as it is applied to logits: Δ ⊙ z + ι, kept beside the adapter's weights."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from toolkit.errors import CalibrantError
+
+FILE = "calibration.safetensors"
+
+
+class Adjustment(NamedTuple):
+    """Multiplicative and additive logit adjustment, the family of the VS loss (arXiv 2103.01550).
+
+    Attributes:
+        delta: Δ, shape (V,) or (), without unit.
+        iota: ι, shape (V,) or (), in nats.
+    """
+
+    delta: Tensor
+    iota: Tensor
+
+
+def adjust(logits: Tensor, adjustment: Adjustment | None) -> Tensor:
+    """Returns Δ ⊙ z + ι, shape (..., V), or the logits as they are without an adjustment."""
+    if adjustment is None:
+        return logits
+    return adjustment.delta * logits + adjustment.iota
+
+
+def save_adjustment(adjustment: Adjustment, folder: Path, *, predictive: str) -> None:
+    """Writes `calibration.safetensors`, with the view of the logits it was learnt for as metadata."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in adjustment._asdict().items()}
+    save_file(tensors, folder / FILE, metadata={"predictive": predictive})
+
+
+def load_adjustment(folder: Path) -> Adjustment | None:
+    """Reads the adjustment that an `adjusted` adapter applies at inference.
+
+    Returns:
+        The adjustment, or None where there is none or the adapter is `raw`.
+
+    Raises:
+        CalibrantError: The file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            if (tensors.metadata() or {}).get("predictive") != "adjusted":
+                return None
+            return Adjustment(tensors.get_tensor("delta"), tensors.get_tensor("iota"))
+    except SafetensorError as error:
+        raise CalibrantError(f"{path} cannot be read ({error}); train the adapter again") from error
+
+
+def identity(size: tuple[int, ...] = ()) -> Adjustment:
+    """Returns the adjustment that changes nothing: Δ = 1, ι = 0."""
+    return Adjustment(torch.ones(size), torch.zeros(size))

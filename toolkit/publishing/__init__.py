@@ -1,0 +1,1 @@
+"""Handing an adapter on: the model card and the Hub."""

@@ -1,0 +1,1 @@
+"""What is asked: questions, where they come from, and the facts of the bundled default."""

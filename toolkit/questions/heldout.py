@@ -1,0 +1,55 @@
+"""Two disjoint sets of training questions: one to learn from, one to be held out."""
+
+import random
+from collections.abc import Sequence
+
+from toolkit.errors import CalibrantError
+from toolkit.questions.question import Question
+
+
+def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
+    """Splits questions so that no example, and no named entity where there is one, is on both sides.
+
+    Args:
+        questions: The questions.
+        share: Share of the entities (or questions) to hold out, in (0, 1).
+        seed: Seeds the choice.
+
+    Returns:
+        The questions that are kept and those held out, each in the order given.
+
+    Raises:
+        CalibrantError: One side would be empty.
+    """
+    keys = sorted({_key(question) for question in questions})
+    chosen = set(random.Random(seed).sample(keys, round(share * len(keys))))
+    kept = [question for question in questions if _key(question) not in chosen]
+    held = [question for question in questions if _key(question) in chosen]
+    if not kept or not held:
+        raise CalibrantError(
+            f"holding out a share of {share} of {len(questions)} questions leaves one side empty; give more "
+            "questions, or another --data.heldout_share between 0 and 1"
+        )
+    return kept, held
+
+
+def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: str) -> None:
+    """Refuses two sets that share a question by its text and options.
+
+    Raises:
+        CalibrantError: They do; the message names one such question.
+    """
+    shared = {_content(question) for question in one} & {_content(question) for question in other}
+    if shared:
+        raise CalibrantError(
+            f"{names} share {len(shared)} questions, such as {min(shared)[0]!r}; give sources that do not "
+            "overlap"
+        )
+
+
+def _key(question: Question) -> str:
+    return question.entities[0] if question.entities else question.text
+
+
+def _content(question: Question) -> tuple[str, tuple[str, ...]]:
+    return question.text, getattr(question, "choices", ())
