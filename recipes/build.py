@@ -27,7 +27,8 @@ from toolkit.models.adjustment import Adjustment
 from toolkit.models.base import load_model
 from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import EncodedQuestion, encode_questions
-from toolkit.models.predictive import Layout, choose_layout
+from toolkit.models.layout import choose_layout, layout_for
+from toolkit.models.predictive import Layout
 from toolkit.questions.heldout import check_disjoint, hold_out
 from toolkit.questions.question import Question, QuestionSet
 from toolkit.questions.sources import load_questions
@@ -194,11 +195,13 @@ def build_problem(
         bounds = Bounds(calm.delta_min, calm.delta_max, calm.iota_max)
     except ValueError as error:
         raise CalibrantError(f"{error}; see --calm.delta_min") from error
+    spread, objective = OBJECTIVES[calm.upper]
     return CalibrationProblem(
         model,
         adapters=(THETA, THETA_HAT) if settings.method == "calm" else (THETA,),
         bounds=bounds,
-        objective=OBJECTIVES[calm.upper],
+        spread=spread,
+        objective=objective,
         level=calm.level,
         predictive=calm.predictive,
         score=settings.prompt.score,
@@ -240,7 +243,7 @@ def build_batches(
         micro_batch_size=settings.training.micro_batch_size,
         seed=seed,
         pad_id=base.tokenizer.pad_token_id or 0,
-        layout=base.layout,
+        layout=layout_for(base.model, questions, base.layout),
         process=accelerator.process_index,
         processes=accelerator.num_processes,
     )
@@ -253,6 +256,7 @@ def build_schedule(settings: CalibrateSettings) -> Schedule:
         steps=training.steps,
         theta_lr=training.learning_rate,
         alpha_lr=settings.calm.alpha_lr,
+        lower_steps=settings.calm.lower_steps if settings.method == "calm" else 0,
         warmup_steps=training.warmup_steps,
         decay=training.decay,
         weight_decay=training.weight_decay,
@@ -277,6 +281,7 @@ def build_validation(
     settings: CalibrateSettings,
 ) -> Callable[[], Row]:
     """Returns a function that measures θ on the validation questions, as it is now."""
+    layout = layout_for(base.model, questions, base.layout)
 
     def validate() -> Row:
         activate(model, THETA)
@@ -285,7 +290,7 @@ def build_validation(
             questions,
             adjustment=view(),
             score=settings.prompt.score,
-            layout=base.layout,
+            layout=layout,
             batch_size=settings.report.batch_size,
             pad_id=base.tokenizer.pad_token_id or 0,
         )

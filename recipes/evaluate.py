@@ -19,7 +19,7 @@ from settings import EvaluateSettings, ModelSettings, PromptSettings, dump, pars
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
 from toolkit.evaluation.report import Report, build_report, format_table
-from toolkit.models.adapters import load_adapter
+from toolkit.models.adapters import adapter_folder, load_adapter
 from toolkit.models.adjustment import load_adjustment
 from toolkit.models.base import model_identity
 
@@ -53,7 +53,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         model: torch.nn.Module = base.model
         adjustment = None
         if settings.adapter is not None:
-            adjustment = load_adjustment(Path(settings.adapter))
+            adjustment = load_adjustment(adapter_folder(settings.adapter))
             model = load_adapter(base.model, settings.adapter)
         label = Path(settings.adapter or settings.model).name
         answered = build_answers(base, model, sets, prompt, settings.batch_size, label, adjustment)
@@ -81,9 +81,8 @@ def prompt_of(settings: EvaluateSettings) -> PromptSettings:
 
 
 def _adapter_config(adapter: str | None) -> dict[str, Any]:
-    """Returns the settings that a local adapter was trained with, or nothing."""
-    path = Path(adapter or "") / "config.yaml"
-    if adapter is None or not path.is_file():
+    """Returns the settings that an adapter was trained with, or nothing."""
+    if adapter is None or not (path := adapter_folder(adapter) / "config.yaml").is_file():
         return {}
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -101,8 +101,10 @@ class CalmSettings:
     """The bilevel problem and its solver; only `method: calm` reads these.
 
     Attributes:
-        upper: `entropy` (the paper's, needs no labels) or `entropy_matched` (raise entropy until it
-            equals the NLL of the held-out answers).
+        lower_steps: Steps, at the start, that only fit the lower level.
+        upper: What the upper level raises on held-out inputs: `entropy` (the paper's; no labels needed) or
+            closeness to `uniform`, the other direction of the same divergence, which also reaches the most
+            overconfident answers; with `_matched` only while entropy is below the held-out answers' NLL.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
         level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`.
         alpha: `vector` (Δ and ι for each vocabulary entry) or `scalar` (one Δ).
@@ -118,7 +120,8 @@ class CalmSettings:
         alpha_lr: Learning rate of the unconstrained α.
     """
 
-    upper: Literal["entropy", "entropy_matched"] = "entropy_matched"
+    lower_steps: int = 0
+    upper: Literal["entropy", "entropy_matched", "uniform", "uniform_matched"] = "uniform_matched"
     predictive: Literal["raw", "adjusted"] = "raw"
     level: Literal["options", "tokens"] = "options"
     alpha: Literal["vector", "scalar"] = "vector"

@@ -69,7 +69,7 @@ def popqa(number):
         "id": number,
         "subj": "George Rankin",
         "prop": "occupation",
-        "obj": "politician",
+        "obj": "politician" if number else None,  # as the reader of TSV leaves such as "None"
         "question": f"What is George Rankin {number}'s occupation?",
         "possible_answers": json.dumps(["politician", "political leader", "polit\u00edco"]),
         "s_pop": 142,

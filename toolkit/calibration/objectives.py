@@ -1,5 +1,7 @@
 """The upper level: what α is chosen for. Each objective F is minimised."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,28 +13,54 @@ def entropy(log_probs: Tensor) -> Tensor:
     return -(torch.where(present, safe.exp(), 0.0) * safe).sum(-1)
 
 
-def negative_entropy(mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
-    """CALM's upper objective F = −H̄ in nats, shape (); it needs no labels (arXiv 2608.07419).
+def closeness_to_uniform(log_probs: Tensor) -> Tensor:
+    """Returns −KL(u ‖ p) = log K + Σ log p / K in nats, shape (N,), u uniform over the K present options.
+
+    Like the entropy log K − KL(p ‖ u) it is greatest, here 0, at the uniform distribution. But the entropy's
+    gradient vanishes where p is close to 0 or 1, so that it never reaches the answers that are most
+    overconfident; this one's does not. It is the other direction of the same divergence, as label smoothing
+    is to the confidence penalty (arXiv 1701.06548).
 
     Args:
-        mean_entropy: H̄, mean predictive entropy of the held-out inputs, shape ().
+        log_probs: Log-probabilities, shape (N, K); -inf for absent options.
+    """
+    present = log_probs.isfinite()
+    count = present.sum(-1)
+    return count.log() + torch.where(present, log_probs, 0.0).sum(-1) / count
+
+
+def ascend(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
+    """F = −spread in nats, shape (): CALM's upper objective, which needs no labels (arXiv 2608.07419).
+
+    Args:
+        mean_spread: Mean of a measure of spread over the held-out inputs, such as the entropy, shape ().
+        mean_entropy: Ignored.
         mean_nll: Ignored.
     """
-    return -mean_entropy
+    return -mean_spread
 
 
-def entropy_mismatch(mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
-    """F = (H̄ − NLL)² / 2 in nats², NLL held constant: raise H̄ to where it equals the NLL, no further.
+def ascend_while_overconfident(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
+    """F = −spread while H̄ < NLL, and 0 from there on: the most spread subject to H̄ ≤ NLL.
 
     At the temperature that minimises NLL, E[H] = E[NLL] (Guo et al. 2017, arXiv 1706.04599): an overconfident
     model has H̄ < NLL, a uniform one H̄ > NLL.
 
     Args:
-        mean_entropy: H̄, mean predictive entropy of the held-out inputs, shape ().
-        mean_nll: Mean −log p(answer) of the same inputs, shape ().
+        mean_spread: Mean of a measure of spread over the held-out inputs, shape ().
+        mean_entropy: H̄, their mean predictive entropy in nats, shape ().
+        mean_nll: Mean −log p(answer) of the same inputs in nats, shape ().
     """
-    return 0.5 * (mean_entropy - mean_nll.detach()) ** 2
+    return torch.where(mean_entropy < mean_nll, -mean_spread, 0 * mean_spread)
 
 
-OBJECTIVES = {"entropy": negative_entropy, "entropy_matched": entropy_mismatch}
-"""The upper objectives by the names that a config uses."""
+Spread = Callable[[Tensor], Tensor]
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+OBJECTIVES: dict[str, tuple[Spread, Objective]] = {
+    "entropy": (entropy, ascend),
+    "entropy_matched": (entropy, ascend_while_overconfident),
+    "uniform": (closeness_to_uniform, ascend),
+    "uniform_matched": (closeness_to_uniform, ascend_while_overconfident),
+}
+"""The upper objectives by the names that a config uses: a measure of spread, and what is done with it."""

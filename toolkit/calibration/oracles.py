@@ -1,7 +1,7 @@
 """L and F of a language model as oracles: values and gradients, over micro-batches and processes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toolkit.calibration.bilevel import Gradient, Oracle, Tensors
 from toolkit.calibration.losses import Bounds, bounded, cross_entropy
-from toolkit.calibration.objectives import entropy
+from toolkit.calibration.objectives import Objective, Spread, entropy
 from toolkit.models.adapters import activate, adapter_parameters
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.predictive import (
@@ -41,7 +41,8 @@ class CalibrationProblem:
         bounds: Bounds of α.
         level: What both levels look at.
         predictive: The view of the logits whose entropy the upper level raises.
-        objective: F as a function of (H̄, NLL), both of shape (), in nats.
+        spread: Measure of a distribution's spread whose mean the upper level raises.
+        objective: F as a function of mean spread, mean entropy and mean NLL, each of shape (), in nats.
         score: How an option's tokens make its score.
         reduce: Sums a tensor over all processes.
     """
@@ -49,7 +50,8 @@ class CalibrationProblem:
     model: PeftModel
     adapters: Sequence[str]
     bounds: Bounds
-    objective: Callable[[Tensor, Tensor], Tensor]
+    spread: Spread
+    objective: Objective
     level: Level = "options"
     predictive: Predictive = "raw"
     score: Score = "sum"
@@ -58,86 +60,79 @@ class CalibrationProblem:
     def lower(self, batches: Sequence[OptionBatch]) -> Oracle:
         """Returns L(θ; α) on these micro-batches: mean cross-entropy under adjusted logits, in nats."""
 
-        def losses(batch: OptionBatch, logits: Tensor, alpha: Tensors) -> tuple[Tensor, Tensor]:
+        def losses(batch: OptionBatch, logits: Tensor, alpha: Tensors) -> tuple[Tensor, ...]:
             adjustment = Adjustment(*bounded(alpha, self.bounds))
             if self.level == "tokens":
-                nll = -answer_token_log_probs(logits, batch, adjustment)
-            else:
-                nll = cross_entropy(option_log_probs(logits, batch, adjustment, self.score), batch.answers)
-            return nll, nll.detach()
+                return (-answer_token_log_probs(logits, batch, adjustment),)
+            log_probs = option_log_probs(logits, batch, adjustment, self.score)
+            return (cross_entropy(log_probs, batch.answers),)
 
         def oracle(theta: Tensors, alpha: Tensors, wrt: Wrt = "both") -> Gradient:
-            return self._mean_gradient(losses, lambda loss, _: loss, batches, theta, alpha, wrt)
+            gradient, _ = self._mean_gradient(losses, lambda loss: loss, batches, theta, alpha, wrt)
+            return gradient
 
         return oracle
 
     def upper(self, batches: Sequence[OptionBatch]) -> Oracle:
-        """Returns F(α, θ) on these held-out micro-batches, from their mean entropy and NLL."""
+        """Returns F(α, θ) on these held-out micro-batches, from their mean spread, entropy and NLL."""
 
-        def entropies(batch: OptionBatch, logits: Tensor, alpha: Tensors) -> tuple[Tensor, Tensor]:
+        def spreads(batch: OptionBatch, logits: Tensor, alpha: Tensors) -> tuple[Tensor, ...]:
             view = None
             if self.predictive == "adjusted":
                 view = Adjustment(*bounded(alpha, self.bounds))
             if self.level == "tokens":
+                log_probs = vocabulary_log_probs(logits, view)
                 nll = -answer_token_log_probs(logits, batch, view)
-                return entropy(vocabulary_log_probs(logits, view)), nll.detach()
-            log_probs = option_log_probs(logits, batch, view, self.score)
-            return entropy(log_probs), cross_entropy(log_probs, batch.answers).detach()
+            else:
+                log_probs = option_log_probs(logits, batch, view, self.score)
+                nll = cross_entropy(log_probs, batch.answers)
+            return self.spread(log_probs), entropy(log_probs).detach(), nll.detach()
 
         def oracle(theta: Tensors, alpha: Tensors, wrt: Wrt = "both") -> Gradient:
-            return self._mean_gradient(
-                entropies,
-                self.objective,
-                batches,
-                theta,
-                alpha,
-                wrt,
-                ("upper_entropy", "upper_nll"),
-            )
+            gradient, means = self._mean_gradient(spreads, self.objective, batches, theta, alpha, wrt)
+            record = {"upper_entropy": means[1], "upper_nll": means[2]}
+            return replace(gradient, record=record)
 
         return oracle
 
     def _mean_gradient(
         self,
-        terms: Callable[[OptionBatch, Tensor, Tensors], tuple[Tensor, Tensor]],
-        objective: Callable[[Tensor, Tensor], Tensor],
+        terms: Callable[[OptionBatch, Tensor, Tensors], tuple[Tensor, ...]],
+        objective: Callable[..., Tensor],
         batches: Sequence[OptionBatch],
         theta: Tensors,
         alpha: Tensors,
         wrt: Wrt,
-        names: tuple[str, ...] = (),
-    ) -> Gradient:
-        """Returns the objective of two means, with gradients.
+    ) -> tuple[Gradient, list[float]]:
+        """Returns an objective of means with its gradients, and the means.
 
-        The means are of the terms over all micro-batches and processes; the first carries the gradient,
-        the second none. `names` are what the record calls them.
+        The means are of the terms over all micro-batches and processes; the first carries the gradient.
         """
         activate(self.model, self._owner(theta))
         alpha = [a.detach().requires_grad_(wrt != "theta") for a in alpha]
         inputs = [*(theta if wrt != "alpha" else ()), *(alpha if wrt != "theta" else ())]
         total = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in inputs]
-        sums = torch.zeros(4, dtype=torch.float64, device=inputs[0].device)  # Σa, n_a, Σb, n_b
+        sums: list[Tensor] = []  # (Σ term, number of terms) of each term
         for batch in batches:
             with torch.set_grad_enabled(wrt != "alpha"):
                 logits = predictive(self.model, batch)
             with torch.enable_grad():
-                a, b = terms(batch, logits, alpha)
-            if a.requires_grad:
-                gradients = torch.autograd.grad(a.sum(), inputs, allow_unused=True)
+                found = terms(batch, logits, alpha)
+            if found[0].requires_grad:
+                gradients = torch.autograd.grad(found[0].sum(), inputs, allow_unused=True)
                 for accumulated, gradient in zip(total, gradients, strict=True):
                     if gradient is not None:
                         accumulated += gradient
-            sums += torch.stack([a.detach().sum(), _size(a), b.sum(), _size(b)]).double()
-        sums = self.reduce(sums)
-        mean_a = (sums[0] / sums[1]).requires_grad_()
-        mean_b = sums[2] / sums[3]
-        value = objective(mean_a, mean_b)
-        (slope,) = torch.autograd.grad(value, mean_a)  # dF/dā, the chain rule's outer factor
-        scale = (slope / sums[1]).float()
+            sums.append(torch.stack([_sum_and_count(term) for term in found]))
+        summed = self.reduce(torch.stack(sums).sum(0))
+        means = summed[:, 0] / summed[:, 1]
+        first = means[0].clone().requires_grad_()
+        value = objective(first, *means[1:])
+        (slope,) = torch.autograd.grad(value, first)  # dF by the first mean, the chain rule's outer factor
+        scale = (slope / summed[0, 1]).float()
         total = [self.reduce(gradient) * scale for gradient in total]
         split = len(theta) if wrt != "alpha" else 0
-        record = dict(zip(names, (mean_a.item(), mean_b.item()), strict=False))
-        return Gradient(value.detach(), total[:split], total[split:], record)
+        return Gradient(value.detach(), total[:split], total[split:]), means.tolist()
 
     def _owner(self, theta: Tensors) -> str:
         """Returns the name of the adapter that these tensors are the weights of."""
@@ -147,5 +142,5 @@ class CalibrationProblem:
         raise ValueError("θ is not one of the problem's adapters")
 
 
-def _size(tensor: Tensor) -> Tensor:
-    return torch.tensor(float(tensor.numel()), device=tensor.device)
+def _sum_and_count(term: Tensor) -> Tensor:
+    return torch.stack([term.detach().sum(), torch.tensor(term.numel(), device=term.device)]).double()

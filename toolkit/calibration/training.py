@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import Direction, Oracle, Tensors
+from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend
 from toolkit.calibration.checkpoints import load_checkpoint, save_checkpoint
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.oracles import CalibrationProblem
@@ -33,7 +33,9 @@ class Schedule:
     """How far and how fast the parameters move.
 
     Attributes:
-        steps: Number of outer steps.
+        steps: Number of steps.
+        lower_steps: How many of them, at the start, only fit θ to the lower level; the solver's θ is then
+            near the lower level's solution, as bilevel methods take it to be.
         theta_lr: Peak learning rate of θ (AdamW).
         alpha_lr: Peak learning rate of the unconstrained α (Adam).
         warmup_steps: Steps over which both rise linearly from 0.
@@ -47,6 +49,7 @@ class Schedule:
     steps: int
     theta_lr: float
     alpha_lr: float
+    lower_steps: int = 0
     warmup_steps: int = 0
     decay: str = "linear"
     weight_decay: float = 0.0
@@ -146,12 +149,12 @@ def train(
     for step in progress:
         began = time.monotonic()
         torch.manual_seed(seed * 1_000_003 + step)  # dropout
-        direction = solve(
-            problem.lower(lower.at(step, accelerator.device)),
-            problem.upper(upper.at(step, accelerator.device)),
-            run.theta,
-            run.alpha,
-        )
+        level = problem.lower(lower.at(step, accelerator.device))
+        if step < schedule.lower_steps:
+            direction = descend(level, run.theta, run.alpha)
+        else:
+            held_out = problem.upper(upper.at(step, accelerator.device))
+            direction = solve(level, held_out, run.theta, run.alpha)
         norm = _clip(direction.theta, schedule.max_norm)
         _check_finite(direction, norm, step, folder)
         factor = schedule.factor(step)

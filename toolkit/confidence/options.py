@@ -11,14 +11,7 @@ from tqdm import tqdm
 
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.encoding import EncodedQuestion
-from toolkit.models.predictive import (
-    Layout,
-    Score,
-    collate,
-    option_log_probs,
-    option_scores,
-    predictive,
-)
+from toolkit.models.predictive import Layout, Score, collate, option_scores, predictive
 
 
 @dataclass(frozen=True)
@@ -28,7 +21,8 @@ class OptionConfidence:
     Attributes:
         log_probs: Log-probability of each option among the options, shape (N, K), in nats; -inf for absent.
         answers: Index of the right option, shape (N,).
-        mass: Probability of all options' texts together, before renormalising, shape (N,).
+        mass: Sum of the probabilities of the options' texts, before renormalising, shape (N,); above 1 only
+            where an option begins with another.
     """
 
     log_probs: NDArray[np.float64]
@@ -53,7 +47,7 @@ def option_confidence(
     Args:
         model: A causal language model; scored in evaluation mode.
         questions: The encoded questions.
-        adjustment: α of an `adjusted` adapter.
+        adjustment: α of an `adjusted` adapter, on any device.
         score: How an option's tokens make its score.
         layout: See `toolkit.models.predictive.collate`.
         batch_size: Questions a forward pass.
@@ -61,6 +55,8 @@ def option_confidence(
         description: Label of a progress bar; no bar without one.
     """
     device = next(model.parameters()).device
+    if adjustment is not None:
+        adjustment = Adjustment(*(tensor.to(device) for tensor in adjustment))
     width = max(len(question.options) for question in questions)
     log_probs = np.full((len(questions), width), -np.inf)
     mass = np.zeros(len(questions))
@@ -72,7 +68,7 @@ def option_confidence(
         for chunk in tqdm(chunks, desc=description, unit="batch", disable=description is None):
             batch = collate([questions[i] for i in chunk], layout=layout, pad_id=pad_id).to(device)
             logits = predictive(model, batch)
-            found = option_log_probs(logits, batch, adjustment, score).double().log_softmax(-1)
+            found = option_scores(logits, batch, adjustment, score).double().log_softmax(-1)
             log_probs[chunk, : found.shape[1]] = found.cpu().numpy()
             mass[chunk] = option_scores(logits, batch, adjustment).exp().sum(-1).cpu().numpy()
     finally:

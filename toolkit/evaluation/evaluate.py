@@ -22,6 +22,7 @@ from toolkit.evaluation.report import (
 )
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.encoding import encode_questions
+from toolkit.models.layout import layout_for
 from toolkit.models.predictive import Layout, Score
 from toolkit.questions.prompts import Form, Style
 from toolkit.questions.question import QuestionSet
@@ -60,7 +61,7 @@ def answer_sets(
         score: See `toolkit.models.predictive`.
         max_length: The model's context, in tokens.
         adjustment: α of an `adjusted` adapter.
-        layout: See `toolkit.models.predictive.collate`.
+        layout: See `toolkit.models.layout.choose_layout`.
         batch_size: Questions a forward pass.
         label: What the progress bars call the model; no bars without it.
 
@@ -78,7 +79,7 @@ def answer_sets(
                 questions,
                 adjustment=adjustment,
                 score=score,
-                layout=layout,
+                layout=layout_for(model, questions, layout),
                 batch_size=batch_size,
                 pad_id=tokenizer.pad_token_id or 0,
                 description=label and f"{label} {data.name}",

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from huggingface_hub import snapshot_download
+from peft import LoraConfig, PeftConfig, PeftModel, PeftType, get_peft_model, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.errors import CalibrantError
+from toolkit.models.base import explain, first_line
 
 THETA = "default"
 """Name of the adapter that is trained; PEFT's own default, so a saved one loads anywhere."""
@@ -41,6 +43,9 @@ def attach_lora(
         layers: Indices of the transformer layers to adapt; all by default.
         base_name: Hub id or path that the saved adapter names as its base.
         seed: Seeds the adapter's initial weights.
+
+    Raises:
+        CalibrantError: The model has no such layers.
     """
     config = LoraConfig(
         r=rank,
@@ -51,14 +56,12 @@ def attach_lora(
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+        with torch.random.fork_rng(), _quiet_peft():
             torch.manual_seed(seed)
             peft_model = get_peft_model(model, config, adapter_name=THETA)
     except ValueError as error:
         raise CalibrantError(
-            f"LoRA cannot be attached ({str(error).splitlines()[0]}); set --lora.targets to linear layers "
-            "of this model"
+            f"LoRA cannot be attached ({first_line(error)}); set --lora.targets to linear layers of the model"
         ) from error
     assert isinstance(peft_model, PeftModel)
     peft_model.peft_config[THETA].base_model_name_or_path = base_name
@@ -67,7 +70,8 @@ def attach_lora(
 
 def add_copy(model: PeftModel, name: str) -> None:
     """Adds a second adapter with the shape and weights of the trained one, over the same base."""
-    model.add_adapter(name, model.peft_config[THETA])
+    with torch.random.fork_rng(), _quiet_peft():  # PEFT draws weights, which are then replaced
+        model.add_adapter(name, model.peft_config[THETA])
     with torch.no_grad():
         for copy, original in zip(adapter_parameters(model, name), adapter_parameters(model), strict=True):
             copy.copy_(original)
@@ -100,54 +104,94 @@ def base_only(model: PeftModel) -> Iterator[None]:
 
 
 def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes weights, PEFT's config, and the tokenizer with its chat template."""
-    model.save_pretrained(str(folder), selected_adapters=[THETA], save_embedding_layers=False)
-    tokenizer.save_pretrained(str(folder))
+    """Writes weights, PEFT's config, and the tokenizer with its chat template, but no model card.
+
+    Raises:
+        CalibrantError: They cannot be written.
+    """
+    try:
+        model.save_pretrained(str(folder), selected_adapters=[THETA], save_embedding_layers=False)
+        (folder / "README.md").unlink()  # PEFT's form of a card, not filled in
+        tokenizer.save_pretrained(str(folder))
+    except (OSError, SafetensorError) as error:
+        raise CalibrantError(
+            f"the adapter cannot be written to {folder} ({first_line(error)}); free some space and run the "
+            "same command again"
+        ) from error
 
 
-def load_adapter(model: PreTrainedModel, folder: str | Path) -> PeftModel:
-    """Puts a saved adapter on its base.
+def adapter_folder(adapter: str | Path) -> Path:
+    """Finds an adapter on this machine, or else on the Hub, from where only data files are fetched.
+
+    Args:
+        adapter: A folder, or a Hub id.
+
+    Raises:
+        CalibrantError: There is no such adapter, or its weights are pickled.
+    """
+    folder, name = Path(adapter), str(adapter)
+    if not folder.exists():
+        if name.startswith((".", "/", "~")) or name.count("/") != 1:
+            raise CalibrantError(f"no adapter folder {name}; give the folder of a finished run, or a Hub id")
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.yaml"]))
+        except (OSError, ValueError) as error:
+            raise CalibrantError(f"cannot load the adapter {name}: {explain(error, None)}") from error
+    if not (folder / WEIGHTS).is_file():
+        raise CalibrantError(
+            f"{name} holds no {WEIGHTS}, and pickled weights are not loaded, for they can run code; give the "
+            "folder of a finished run, or a Hub id"
+        )
+    return folder
+
+
+def load_adapter(model: PreTrainedModel, adapter: str | Path) -> PeftModel:
+    """Puts a saved adapter on its base, in evaluation mode.
 
     Args:
         model: The base; the adapter goes to its device.
-        folder: A local adapter folder, or a Hub id.
+        adapter: A folder, or a Hub id.
 
     Raises:
-        CalibrantError: There is no such adapter, its weights are damaged or pickled, or it was trained on
-            another base.
+        CalibrantError: There is no such adapter, its weights are damaged or pickled, it is no LoRA adapter,
+            or it was trained on another base.
     """
-    local = Path(folder)
-    if local.exists() and not (local / WEIGHTS).is_file():
-        raise CalibrantError(f"{folder} holds no {WEIGHTS}; give the folder of a finished run")
+    folder = adapter_folder(adapter)
     try:
         config = PeftConfig.from_pretrained(str(folder))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Found missing adapter keys")
-            peft_model = PeftModel.from_pretrained(
-                model, str(folder), torch_device=str(model.device), use_safetensors=True
-            )
-    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        if "size mismatch" in str(error) or "Target modules" in str(error):
-            raise CalibrantError(
-                f"the adapter {folder} was trained on {_base_of(folder)} and does not fit this model; give "
-                "that model as --model"
-            ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CalibrantError(
-            f"the adapter {folder} cannot be loaded ({first}); give an adapter folder or a Hub id"
+            f"the config of the adapter {adapter} cannot be read ({first_line(error)}); train or fetch the "
+            "adapter again"
         ) from error
-    if local.exists():
-        expected = set(get_peft_model_state_dict(peft_model))
-        with safe_open(local / WEIGHTS, framework="pt") as weights:
+    if config.peft_type != PeftType.LORA:
+        raise CalibrantError(f"{adapter} is no LoRA adapter but {config.peft_type}; give a LoRA adapter")
+    unfit = CalibrantError(
+        f"the adapter {adapter} was trained on {config.base_model_name_or_path} and does not fit this model; "
+        "give that model as --model"
+    )
+    try:
+        with _quiet_peft():
+            peft_model = PeftModel.from_pretrained(model, str(folder), torch_device=str(model.device))
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
             stored = set(weights.keys())
-        if expected != stored:
-            raise CalibrantError(
-                f"the adapter {folder} was trained on {config.base_model_name_or_path} and does not fit "
-                f"this model ({len(expected ^ stored)} weights without a counterpart); give that model as "
-                "--model"
-            )
+    except SafetensorError as error:
+        raise CalibrantError(
+            f"the weights of the adapter {adapter} are damaged ({first_line(error)}); train or fetch the "
+            "adapter again"
+        ) from error
+    except (ValueError, RuntimeError) as error:  # no such layers, or layers of another size
+        raise unfit from error
+    expected = set(get_peft_model_state_dict(peft_model, save_embedding_layers=False))
+    if expected - stored or any(".lora_" in key for key in stored - expected):
+        raise unfit  # PEFT leaves out what has no counterpart
     return peft_model.eval()
 
 
-def _base_of(folder: str | Path) -> str:
-    return str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
+@contextmanager
+def _quiet_peft() -> Iterator[None]:
+    """Keeps back PEFT's warnings: of deprecated calls of its own, and of what is checked here anyway."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

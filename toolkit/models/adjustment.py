@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -33,13 +32,30 @@ def adjust(logits: Tensor, adjustment: Adjustment | None) -> Tensor:
 
 
 def save_adjustment(adjustment: Adjustment, folder: Path, *, predictive: str) -> None:
-    """Writes `calibration.safetensors`, with the view of the logits it was learnt for as metadata."""
+    """Writes `calibration.safetensors`.
+
+    Args:
+        adjustment: α.
+        folder: The adapter's folder.
+        predictive: "adjusted" where the adapter applies α at inference, "raw" where it does not.
+
+    Raises:
+        CalibrantError: The file cannot be written.
+    """
     tensors = {name: value.detach().cpu().contiguous() for name, value in adjustment._asdict().items()}
-    save_file(tensors, folder / FILE, metadata={"predictive": predictive})
+    try:
+        save_file(tensors, folder / FILE, metadata={"predictive": predictive})
+    except (OSError, SafetensorError) as error:
+        raise CalibrantError(
+            f"{folder / FILE} cannot be written ({error}); free some space and run the same command again"
+        ) from error
 
 
 def load_adjustment(folder: Path) -> Adjustment | None:
     """Reads the adjustment that an `adjusted` adapter applies at inference.
+
+    Args:
+        folder: The adapter's folder.
 
     Returns:
         The adjustment, or None where there is none or the adapter is `raw`.
@@ -57,8 +73,3 @@ def load_adjustment(folder: Path) -> Adjustment | None:
             return Adjustment(tensors.get_tensor("delta"), tensors.get_tensor("iota"))
     except SafetensorError as error:
         raise CalibrantError(f"{path} cannot be read ({error}); train the adapter again") from error
-
-
-def identity(size: tuple[int, ...] = ()) -> Adjustment:
-    """Returns the adjustment that changes nothing: Δ = 1, ι = 0."""
-    return Adjustment(torch.ones(size), torch.zeros(size))

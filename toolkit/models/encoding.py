@@ -46,7 +46,8 @@ def encode_question(
     """Encodes a question together with each of its options.
 
     Prompt and option are tokenised as one text, because "A" after a space, a line break or nothing can be
-    three different tokens. The shared prompt is the longest run of tokens that all these texts begin with.
+    three different tokens. The shared prompt is the longest run of tokens that all these texts, and the
+    prompt alone, begin with.
 
     Args:
         question: A multiple-choice question.
@@ -67,12 +68,10 @@ def encode_question(
     prompt, separator = _prompt(question, tokenizer, form, style)
     texts = answer_texts(question, form)
     special = style == "plain"  # a chat template writes its own special tokens
-    sequences = [
-        tokenizer(prompt + separator + text, add_special_tokens=special)["input_ids"] for text in texts
-    ]
-    alone = tokenizer(prompt, add_special_tokens=special)["input_ids"]
-    shared: list[int] = commonprefix([alone, *sequences])
-    options = [sequence[len(shared) :] for sequence in sequences]
+    whole = [prompt, *(prompt + separator + text for text in texts)]
+    sequences = tokenizer(whole, add_special_tokens=special, verbose=False)["input_ids"]
+    shared: list[int] = commonprefix(sequences)
+    options = [sequence[len(shared) :] for sequence in sequences[1:]]
     longest = len(shared) + max(map(len, options))
     if longest > max_length:
         raise CalibrantError(

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from toolkit.errors import CalibrantError
 from toolkit.models.adjustment import Adjustment, adjust
 from toolkit.models.encoding import EncodedQuestion
 
@@ -21,6 +22,9 @@ Score = Literal["sum", "token", "byte"]
 
 Layout = Literal["packed", "separate"]
 """`packed` takes all options of a question in one row, `separate` one row per option."""
+
+WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+"""Keys of a model's config that bound how far back some of its layers attend, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,11 @@ def collate(
 
 
 def predictive(model: nn.Module, batch: OptionBatch) -> Tensor:
-    """Runs the model and returns its raw logits at the batch's places, shape (U, V), in float32."""
+    """Runs the model and returns its raw logits at the batch's places, shape (U, V), in float32.
+
+    Raises:
+        CalibrantError: A packed row is longer than the model's attention window.
+    """
     with _projection_at(model, batch.rows, batch.columns):
         logits = model(
             input_ids=batch.input_ids,
@@ -182,51 +190,11 @@ def vocabulary_log_probs(logits: Tensor, adjustment: Adjustment | None = None) -
     return adjust(logits, adjustment).log_softmax(-1)
 
 
-@torch.no_grad()
-def packing_error(model: nn.Module, vocabulary: int) -> float:
-    """Measures how far packed scores are from one-option-one-pass scores, on a small random batch.
-
-    Architectures differ in whether they take a four-dimensional mask, and nothing in their config says so:
-    some raise, some ignore it. This asks the model itself.
-
-    Args:
-        model: A causal language model.
-        vocabulary: Token ids are drawn below this.
-
-    Returns:
-        The largest difference of an option's score, in nats; infinity where the packed pass fails.
-    """
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda size: torch.randint(vocabulary, (size,), generator=generator).tolist()  # noqa: E731
-    questions = [
-        EncodedQuestion(str(size), draw(size), [draw(3), draw(1), draw(5)], 0, [1, 1, 1]) for size in (4, 9)
-    ]
-    device = next(model.parameters()).device
-    scores = []
-    for layout in ("separate", "packed"):
-        batch = collate(questions, layout=layout).to(device)
-        try:
-            scores.append(option_scores(predictive(model, batch), batch))
-        except Exception:  # an architecture may refuse the mask in any way it likes
-            if layout == "separate":
-                raise
-            return float("inf")
-    error = (scores[0] - scores[1]).abs().max().item()
-    return error if error == error else float("inf")
-
-
-def choose_layout(model: nn.Module, vocabulary: int, tolerance: float | None = None) -> Layout:
-    """Returns `packed` where the model's packed scores are its separate ones, `separate` elsewhere.
-
-    Args:
-        model: A causal language model.
-        vocabulary: Number of token ids.
-        tolerance: Largest difference in nats; by default 1e-3 in float32, and in a 16-bit type what rounding
-            explains, .5.
-    """
-    if tolerance is None:
-        tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 0.5
-    return "packed" if packing_error(model, vocabulary) <= tolerance else "separate"
+def attention_window(model: nn.Module) -> int | None:
+    """Returns how many tokens the model's narrowest attention layer reaches, or None where all reach all."""
+    config = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    widths = [getattr(config, name, None) for name in WINDOWS]
+    return min((width for width in widths if width is not None), default=None)
 
 
 class _Row:
@@ -259,7 +227,15 @@ def _block_mask(block: Tensor) -> Tensor:
 
 def _mask_for(model: nn.Module, mask: Tensor) -> Tensor:
     """Returns the mask as the model's attention takes it: eager attention adds it to its scores."""
-    if mask.dim() == 2 or model.config._attn_implementation != "eager":  # type: ignore[union-attr]
+    if mask.dim() == 2:
+        return mask
+    window = attention_window(model)
+    if window is not None and mask.shape[-1] > window:  # a mask of ours takes the place of the model's own
+        raise CalibrantError(
+            f"a packed row of {mask.shape[-1]} tokens is longer than the model's attention window of "
+            f"{window}; lay these questions out separately"
+        )
+    if model.config._attn_implementation != "eager":  # type: ignore[union-attr]
         return mask
     dtype = next(model.parameters()).dtype
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)

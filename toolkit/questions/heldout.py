@@ -8,19 +8,25 @@ from toolkit.questions.question import Question
 
 
 def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
-    """Splits questions so that no example, and no named entity where there is one, is on both sides.
+    """Splits questions so that no example is on both sides.
+
+    Questions that name the same entities stay together, and so do those of one text where none is named. An
+    open-ended question names one entity, which is then on one side alone. A multiple-choice question names
+    those of its options too: one entity may be named in other company on the other side.
 
     Args:
         questions: The questions.
-        share: Share of the entities (or questions) to hold out, in (0, 1).
+        share: Share of the groups that stay together to hold out, in (0, 1).
         seed: Seeds the choice.
 
     Returns:
         The questions that are kept and those held out, each in the order given.
 
     Raises:
-        CalibrantError: One side would be empty.
+        CalibrantError: The share is not within its bounds, or one side would be empty.
     """
+    if not 0 < share < 1:
+        raise CalibrantError(f"cannot hold out a share of {share}; give --data.heldout_share between 0 and 1")
     keys = sorted({_key(question) for question in questions})
     chosen = set(random.Random(seed).sample(keys, round(share * len(keys))))
     kept = [question for question in questions if _key(question) not in chosen]
@@ -28,7 +34,7 @@ def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[li
     if not kept or not held:
         raise CalibrantError(
             f"holding out a share of {share} of {len(questions)} questions leaves one side empty; give more "
-            "questions, or another --data.heldout_share between 0 and 1"
+            "questions, or a --data.heldout_share nearer to one half"
         )
     return kept, held
 
@@ -47,8 +53,9 @@ def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: st
         )
 
 
-def _key(question: Question) -> str:
-    return question.entities[0] if question.entities else question.text
+def _key(question: Question) -> tuple[str, ...]:
+    """Returns what questions that stay together have in common."""
+    return question.entities or (question.text,)
 
 
 def _content(question: Question) -> tuple[str, tuple[str, ...]]:

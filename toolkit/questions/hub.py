@@ -158,7 +158,7 @@ def _triviaqa(row: Row) -> Question | None:
 
 
 def _popqa(row: Row) -> Question | None:
-    accepted = tuple(dict.fromkeys([row["obj"], *json.loads(row["possible_answers"])]))
+    accepted = tuple(dict.fromkeys(json.loads(row["possible_answers"])))
     return OpenEnded(str(row["id"]), row["question"], accepted, row["prop"])
 
 
@@ -245,7 +245,7 @@ HUB: dict[str, HubSource] = {
         "akariasai/PopQA",
         None,
         _shares("test"),
-        ("id", "prop", "obj", "question", "possible_answers"),
+        ("id", "prop", "question", "possible_answers"),
         _popqa,
     ),
     "truthfulqa": HubSource(

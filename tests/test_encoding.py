@@ -1,0 +1,192 @@
+import logging
+
+import pytest
+from conftest import tiny_tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from toolkit.errors import CalibrantError
+from toolkit.models.encoding import EncodedQuestion, encode_question, encode_questions
+from toolkit.questions.question import MultipleChoice, OpenEnded
+
+QUESTION = MultipleChoice("capital", "What is the capital of France?", ("Rome", "Paris", "Lima"), 1)
+
+
+def encode(question, tokenizer, form="cloze", style="plain", max_length=512) -> EncodedQuestion:
+    return encode_question(question, tokenizer, form=form, style=style, max_length=max_length)
+
+
+def choices(*options: str) -> MultipleChoice:
+    return MultipleChoice("id", "Which?", options, 0)
+
+
+def refusal(*arguments, **options) -> str:
+    """The message with which a question is refused: one line."""
+    with pytest.raises(CalibrantError) as caught:
+        encode(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def texts(encoded: EncodedQuestion, tokenizer) -> list[str]:
+    """The whole text of each option, from its tokens."""
+    return [tokenizer.decode(encoded.prompt + option) for option in encoded.options]
+
+
+def tokens(encoded: EncodedQuestion, tokenizer) -> list[list[str]]:
+    return [tokenizer.convert_ids_to_tokens(option) for option in encoded.options]
+
+
+def test_plain_cloze_reads_as_a_question_and_its_answer():
+    tokenizer = tiny_tokenizer()
+    encoded = encode(QUESTION, tokenizer)
+    assert texts(encoded, tokenizer) == [
+        f"Question: What is the capital of France?\nAnswer: {answer}" for answer in QUESTION.choices
+    ]
+    assert tokenizer.decode(encoded.prompt) == "Question: What is the capital of France?\nAnswer:"
+    assert (encoded.id, encoded.answer, encoded.option_bytes) == ("capital", 1, [4, 5, 4])
+
+
+def test_letters_are_listed_and_then_scored():
+    tokenizer = tiny_tokenizer()
+    encoded = encode(QUESTION, tokenizer, form="letter")
+    listed = "Question: What is the capital of France?\nA. Rome\nB. Paris\nC. Lima\nAnswer: "
+    assert texts(encoded, tokenizer) == [listed + letter for letter in "ABC"]
+    assert encoded.option_bytes == [1, 1, 1]
+
+
+def test_chat_is_a_turn_of_the_user():
+    tokenizer = tiny_tokenizer()
+    encoded = encode(QUESTION, tokenizer, style="chat")
+    turn = "<|begin|>user\nWhat is the capital of France?<|end|>\n<|begin|>assistant\n"
+    assert texts(encoded, tokenizer) == [turn + answer for answer in QUESTION.choices]
+
+
+@pytest.mark.parametrize(
+    ("form", "style", "end", "options"),
+    [
+        ("cloze", "plain", ["Answer", ":"], [["ĠRome"], ["ĠParis"], ["ĠLima"]]),
+        ("letter", "plain", ["Answer", ":"], [["ĠA"], ["ĠB"], ["ĠC"]]),
+        ("cloze", "chat", ["istant", "Ċ"], [["Rome"], ["Paris"], ["L", "ima"]]),
+        ("letter", "chat", ["istant", "Ċ"], [["A"], ["B"], ["C"]]),
+    ],
+)
+def test_bundled_tokenizer(bundled, form, style, end, options):
+    tokenizer = bundled[1]
+    encoded = encode(QUESTION, tokenizer, form, style)
+    assert tokenizer.convert_ids_to_tokens(encoded.prompt)[-2:] == end
+    assert tokens(encoded, tokenizer) == options
+    starts = encoded.prompt.count(tokenizer.bos_token_id)
+    assert starts == (3 if style == "chat" else 0)  # of system, user and assistant
+
+
+def test_a_letter_after_a_space_a_line_break_or_nothing(bundled):
+    """The token of "A" depends on what stands before it, so both are tokenised as one text."""
+    tokenizer = bundled[1]
+    template = tokenizer.chat_template
+    asked = [{"role": "user", "content": f"{QUESTION.text}\nA. Rome\nB. Paris\nC. Lima"}]
+    found = {}
+    try:
+        for end in (" ", "\n", ""):
+            tokenizer.chat_template = "{{ messages[0]['content'] }}<|im_end|>" + end
+            encoded = encode(QUESTION, tokenizer, "letter", "chat")
+            for letter, option in zip("ABC", encoded.options, strict=True):
+                whole = tokenizer.apply_chat_template(asked, tokenize=False)
+                assert encoded.prompt + option == tokenizer(whole + letter).input_ids
+            found[end] = tokens(encoded, tokenizer)[0]
+    finally:
+        tokenizer.chat_template = template
+    assert found == {" ": ["ĠA"], "\n": ["A"], "": ["A"]}
+
+
+def test_prompt_and_option_may_share_a_token():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }} th"
+    encoded = encode(choices("e", "x"), tokenizer, style="chat")
+    assert texts(encoded, tokenizer) == ["Which? the", "Which? thx"]
+    assert tokens(encoded, tokenizer) == [["Ġthe"], ["Ġ", "th", "x"]]
+    assert tokenizer.decode(encoded.prompt) == "Which?"
+
+
+def test_options_that_begin_with_one_another_keep_all_their_tokens():
+    tokenizer = tiny_tokenizer()
+    options = ("the", "the and", "the andes", "th")
+    encoded = encode(choices(*options), tokenizer)
+    assert tuple(tokenizer.decode(option) for option in encoded.options) == tuple(f" {o}" for o in options)
+    assert len({tuple(option) for option in encoded.options}) == 4
+
+
+def test_the_shared_prompt_holds_nothing_of_the_options():
+    """All options begin with the same tokens, which are theirs and not the prompt's."""
+    tokenizer = tiny_tokenizer()
+    encoded = encode(choices("the é", "the è"), tokenizer)
+    assert tokenizer.decode(encoded.prompt) == "Question: Which?\nAnswer:"
+    assert encoded.options[0][:-1] == encoded.options[1][:-1]  # é and è differ in their second byte only
+
+
+@pytest.mark.parametrize("form", ["cloze", "letter"])
+@pytest.mark.parametrize("style", ["plain", "chat"])
+def test_any_script(form, style):
+    options = ("القاهرة", "ירושלים", "東京", "👩\u200d👩\u200d👧", "e\u0301")
+    question = MultipleChoice("id", "ما عاصمة مصر؟ 🇪🇬", options, 0)
+    tokenizer = tiny_tokenizer()
+    encoded = encode(question, tokenizer, form, style)
+    for text, choice, letter in zip(texts(encoded, tokenizer), question.choices, "ABCDE", strict=True):
+        assert question.text in text
+        assert text.endswith(choice if form == "cloze" else letter)
+    assert encoded.option_bytes == ([14, 14, 6, 18, 3] if form == "cloze" else [1] * 5)
+
+
+def test_special_tokens_come_once():
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", tokenizer.bos_token_id)]
+    )
+    plain, chat = (encode(QUESTION, tokenizer, style=style) for style in ("plain", "chat"))
+    assert plain.prompt[0] == chat.prompt[0] == tokenizer.bos_token_id
+    assert plain.prompt.count(tokenizer.bos_token_id) == 1
+    assert chat.prompt.count(tokenizer.bos_token_id) == 2  # one a turn: the user's, the assistant's
+    assert all(tokenizer.bos_token_id not in option for option in plain.options + chat.options)
+
+
+def test_packed_length_counts_what_a_packed_row_takes():
+    assert EncodedQuestion("id", [5, 6, 7], [[1], [2, 3], [4, 5, 6, 7]], 0, [1, 1, 1]).packed_length == 7
+
+
+def test_refuses_a_question_longer_than_the_context(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = tiny_tokenizer()
+    encoded = encode(QUESTION, tokenizer)
+    longest = len(encoded.prompt) + max(map(len, encoded.options))
+    assert encode(QUESTION, tokenizer, max_length=longest) == encoded
+    message = refusal(QUESTION, tokenizer, max_length=longest - 1)
+    assert "'capital'" in message and f"{longest} tokens" in message and str(longest - 1) in message
+    far = MultipleChoice("far", "x" * 600, ("a", "b"), 0)
+    assert "'far'" in refusal(far, tokenizer)
+    assert not caplog.records  # the tokenizer's own warning would say it a second time
+
+
+def test_refuses_chat_without_a_template():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    assert "--prompt.style plain" in refusal(QUESTION, tokenizer, style="chat")
+    encode(QUESTION, tokenizer, style="plain")
+
+
+@pytest.mark.parametrize("style", ["plain", "chat"])
+def test_refuses_an_open_ended_question(style):
+    question = OpenEnded("open", "What is the capital of France?", ("Paris",))
+    assert "'open' is open-ended" in refusal(question, tiny_tokenizer(), style=style)
+
+
+def test_refuses_more_options_than_letters():
+    many = choices(*map(str, range(27)))
+    assert "--prompt.form cloze" in refusal(many, tiny_tokenizer(), form="letter")
+    assert len(encode(many, tiny_tokenizer()).options) == 27
+
+
+def test_many_questions_keep_their_order():
+    tokenizer = tiny_tokenizer()
+    questions = [QUESTION, choices("a", "b"), choices("c", "d", "e")]
+    encoded = encode_questions(questions, tokenizer, style="plain", max_length=512)
+    assert encoded == [encode(question, tokenizer) for question in questions]
