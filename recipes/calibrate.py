@@ -6,6 +6,7 @@ accelerate launch recipes/calibrate.py --config recipes/configs/worldfacts.yaml 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,13 @@ from settings import CalibrateSettings, dump, parse_calibrate
 from toolkit.calibration.checkpoints import remove_checkpoints
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.training import train
-from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, write_evaluation
+from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, tested, write_evaluation
 from toolkit.evaluation.plots import training_curves
 from toolkit.evaluation.report import Report, build_report, format_table
 from toolkit.models.adapters import THETA, activate, base_only, save_adapter
 from toolkit.models.adjustment import Adjustment, save_adjustment
 from toolkit.models.base import model_identity
+from toolkit.publishing.card import write_card
 from toolkit.questions.question import QuestionSet
 
 
@@ -63,6 +65,8 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
         encode = build_encoder(base, settings.prompt)
         validation = encode([question for one in data.validation for question in one])
         lower, upper = encode(data.lower), encode(data.upper)
+        for one in data.test:  # a question that cannot be asked is better found now than after training
+            encode(list(one))
         if settings.method == "sft":
             lower += upper  # plain fine-tuning has one level: it learns from all questions
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
@@ -93,12 +97,14 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
             with base_only(model):
                 before = build_answers(base, model, sets, settings.prompt, size, "base")
         after = build_answers(base, model, sets, settings.prompt, size, settings.method, view())
-        report = _report(settings, identity, after, data) | {"kept_step": run.best_step}
+        report = _report(settings, folder.name, identity, before, after, data)
+        report["kept_step"] = run.best_step
         if main:
             save_adapter(model, base.tokenizer, folder)
             if settings.method == "calm":
                 learnt = Adjustment(*bounded(run.alpha, problem.bounds))
                 save_adjustment(learnt, folder, predictive=settings.calm.predictive)
+            write_card(folder, report, settings.calm.predictive if settings.method == "calm" else "raw")
             _write_figures_and_report(folder, settings.method, report, before, after)
             remove_checkpoints(folder / "checkpoints")
         accelerator.wait_for_everyone()
@@ -106,25 +112,30 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
 
 
 def _report(
-    settings: CalibrateSettings, identity: dict[str, Any], after: Sequence[Answered], data: Data
+    settings: CalibrateSettings,
+    adapter: str,
+    identity: dict[str, Any],
+    before: Sequence[Answered],
+    after: Sequence[Answered],
+    data: Data,
 ) -> Report:
     shown = settings.report
-    tested = [one for one in after if one.data.split == "test"] or list(after)
+    base, own = (
+        measure(tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.seed)
+        for answered in (before, after)
+    )
     report = build_report(
-        measure(tested, bins=shown.bins, resamples=shown.resamples, seed=settings.seed),
+        own,
         model=identity["name"],
-        adapter=None,
+        adapter=adapter,
         method=settings.method,
         seed=settings.seed,
-        prompt={
-            "form": settings.prompt.form,
-            "style": settings.prompt.style,
-            "score": settings.prompt.score,
-        },
+        prompt=asdict(settings.prompt),
     )
     levels = {"lower": data.lower, "upper": data.upper}
     training = {name: QuestionSet(name, "train", tuple(level)) for name, level in levels.items()}
     report["base"] = identity
+    report["before"] = base
     report["training"] = {
         "sources": {
             "lower": settings.data.train,
@@ -140,13 +151,12 @@ def _write_figures_and_report(
 ) -> None:
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     training_curves(history, folder / "training.png")
-    pairs = [pair for pair in zip(before, after, strict=True) if pair[0].data.split == "test"]
     panels = [
         panel(one, label)
-        for pair in pairs or list(zip(before, after, strict=True))
+        for pair in zip(tested(before), tested(after), strict=True)
         for one, label in zip(pair, ("base", method), strict=True)
     ]
-    write_evaluation(folder, report, all_predictions(after), panels, columns=2)
+    write_evaluation(folder, report, all_predictions(after), panels)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from settings import CalibrateSettings, CompareSettings, calibrate_settings, dum
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.compare import comparison_table
+from toolkit.evaluation.compare import TEMPERED, comparison_table
 from toolkit.evaluation.evaluate import (
     Answered,
     all_predictions,
     measure,
     panel,
     read_answers,
+    tested,
     write_evaluation,
 )
 from toolkit.evaluation.files import replacing
@@ -84,7 +86,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         for name, found in answers.items():
             columns[name] = [report_of(one, shared, name, None) for one in found]
             if name in settings.temperature:
-                columns[f"{name} + T"] = [
+                columns[name + TEMPERED] = [
                     report_of(temper_all(one, t), shared, name, t)
                     for one in found
                     for t in [fit_pooled_temperature(one)]
@@ -105,8 +107,8 @@ def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder
         if accelerator.is_main_process:
             report = report_of(answered, settings, BASE, None)
             report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
-            panels = [panel(one, "base") for one in answered if one.data.split == "test"]
-            write_evaluation(folder, report, all_predictions(answered), panels, columns=2)
+            panels = [panel(one, "base") for one in tested(answered)]
+            write_evaluation(folder, report, all_predictions(answered), panels)
         accelerator.wait_for_everyone()
     return read_answers(folder / "predictions.parquet", sets)
 
@@ -146,17 +148,12 @@ def report_of(
     """Measures the test sets among some answers."""
     shown = settings.report
     return build_report(
-        measure(
-            [one for one in answered if one.data.split == "test"],
-            bins=shown.bins,
-            resamples=shown.resamples,
-            seed=settings.data.seed,
-        ),
+        measure(tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.data.seed),
         model=settings.model.name,
         adapter=None,
         method=method,
         seed=settings.data.seed,
-        prompt={key: getattr(settings.prompt, key) for key in ("form", "style", "score")},
+        prompt=asdict(settings.prompt),
         temperature=temperature,
     )
 
@@ -171,11 +168,11 @@ def write_comparison(
     """Writes the reliability diagrams side by side, the table, and last all reports as JSON."""
     panels = [
         panel(one, label)
-        for row in zip(*shown, strict=True)
+        for row in zip(*map(tested, shown), strict=True)
         for one, label in zip(row, labels, strict=True)
-        if one.data.split == "test"
     ]
-    reliability_diagram(panels, folder / "reliability.png", columns=len(labels))
+    bins = columns[BASE][0]["results"][0]["binning"]["bins"]
+    reliability_diagram(panels, folder / "reliability.png", columns=len(labels), bins=bins)
     for name, text in (
         ("comparison.md", table + "\n"),
         (
@@ -193,9 +190,8 @@ def main() -> None:
     settings, folder, config = parse_compare()
     print(compare(settings, folder, config))
     print(
-        "\nconf-ECE (accuracy); + T: with a temperature fitted on the training domains' validation split; "
-        f"{(time.monotonic() - began) / 60:.1f} minutes\n"
-        f"comparison:  {folder / 'comparison.md'}, comparison.json, reliability.png",
+        f"\n{(time.monotonic() - began) / 60:.1f} minutes\n"
+        f"comparison: {folder / 'comparison.md'}, comparison.json, reliability.png",
         file=sys.stderr,
     )
     for name in settings.methods:

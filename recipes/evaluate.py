@@ -68,7 +68,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         report["base"] = identity
         if accelerator.is_main_process:
             panels = [panel(one, label) for one in answered]
-            write_evaluation(folder, report, all_predictions(answered), panels, columns=2)
+            write_evaluation(folder, report, all_predictions(answered), panels)
         accelerator.wait_for_everyone()
     return report
 

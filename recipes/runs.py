@@ -1,14 +1,20 @@
 """The folder of a run: never overwritten when finished, resumed when not, used by one command at a time."""
 
+import errno
 import fcntl
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
+from transformers.utils.logging import disable_progress_bar
 
 from toolkit.errors import CalibrantError
+from toolkit.evaluation.files import replacing
+
+_CONFIG, _LOCK = "config.yaml", ".lock"
 
 
 @contextmanager
@@ -25,17 +31,13 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
         CalibrantError: The folder holds a finished run, a run with other settings, files that are no run, or
             is in use, or cannot be written.
     """
-    if (folder / finished).exists():
-        raise CalibrantError(f"{folder} already holds a finished run; choose another --output_dir")
+    _refuse_finished(folder, finished)
     if not active:
         yield
         return
-    saved = folder / "config.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not saved.exists() and any(path.name != ".lock" for path in folder.iterdir()):
-            raise CalibrantError(f"{folder} is not empty and holds no run; choose another --output_dir")
-        lock = open(folder / ".lock", "w")  # noqa: SIM115
+        lock = open(folder / _LOCK, "w")  # noqa: SIM115
     except OSError as error:
         raise CalibrantError(
             f"{folder} cannot be used ({error.strerror}); choose another --output_dir"
@@ -47,22 +49,64 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
             raise CalibrantError(
                 f"{folder} is in use by another command; wait for it, or choose another --output_dir"
             ) from error
-        if saved.exists() and (changed := _changes(saved.read_text(), config)):
-            raise CalibrantError(
-                f"{folder} holds an unfinished run with other settings ({changed}); give the same ones to "
-                "resume it, or choose another --output_dir"
-            )
-        saved.write_text(config)
-        yield
-        (folder / ".lock").unlink()
+        try:
+            _refuse_finished(folder, finished)  # by a command that held the lock until now
+            _refuse_other(folder, config)
+            with replacing(folder / _CONFIG) as partial:
+                partial.write_text(config, encoding="utf-8")
+            try:
+                yield
+            finally:
+                if _files(folder) == {_CONFIG}:  # nothing was done: other settings may come
+                    (folder / _CONFIG).unlink()
+        finally:
+            (folder / _LOCK).unlink(missing_ok=True)
+
+
+def _refuse_finished(folder: Path, finished: str) -> None:
+    if (folder / finished).exists():
+        raise CalibrantError(f"{folder} already holds a finished run; choose another --output_dir")
+
+
+def _refuse_other(folder: Path, config: str) -> None:
+    """Refuses a folder whose files are of no run, or of a run with other settings."""
+    if not _files(folder):
+        return
+    if _CONFIG not in _files(folder):
+        raise CalibrantError(f"{folder} is not empty and holds no run; choose another --output_dir")
+    if changed := _changes((folder / _CONFIG).read_text(), config):
+        raise CalibrantError(
+            f"{folder} holds an unfinished run with other settings ({changed}); give the same ones to "
+            "resume it, or choose another --output_dir"
+        )
+
+
+def _files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {_LOCK}
+
+
+def quiet_libraries() -> None:
+    """Keeps back what libraries say of their own inner workings; errors and our own words stay."""
+    disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def run_recipe(main: Callable[[], None]) -> None:
     """Runs a recipe; a fault that the user can mend is one line on stderr and exit status 2."""
+    quiet_libraries()
     try:
         main()
     except CalibrantError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(
+            f"error: {error.filename or 'a file'} cannot be written ({error.strerror}); free some space and "
+            "run the same command again, it resumes",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; the same command resumes the run", file=sys.stderr)
@@ -71,7 +115,10 @@ def run_recipe(main: Callable[[], None]) -> None:
 
 def _changes(old: str, new: str) -> str:
     """Returns the keys that differ between two configs, or nothing."""
-    before, after = _flat(yaml.safe_load(old)), _flat(yaml.safe_load(new))
+    try:
+        before, after = _flat(yaml.safe_load(old)), _flat(yaml.safe_load(new))
+    except yaml.YAMLError:
+        return "its config.yaml is damaged"
     keys = [key for key in sorted(before | after) if before.get(key) != after.get(key)]
     return ", ".join(f"{key}: {before.get(key)} before, {after.get(key)} now" for key in keys)
 

@@ -1,6 +1,5 @@
 """What the recipes can be told: strict dataclasses, filled from YAML and the command line."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -345,16 +344,13 @@ def calibrate_settings(path: Path, overrides: dict[str, Any]) -> CalibrateSettin
         CalibrantError: The file or a key is not right.
     """
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
     parser.add_class_arguments(CalibrateSettings)
-    arguments = [f"--config={path}"]
-    arguments += [f"--{key}={json.dumps(value)}" for key, value in overrides.items()]
     try:
-        values = parser.instantiate(parser.parse_args(arguments)).as_dict()
-    except ArgumentError as error:
+        merged = parser.parse_object(overrides, namespace=parser.parse_path(path))
+        values = parser.instantiate(merged).as_dict()
+    except (ArgumentError, TypeError, OSError) as error:
         lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
         raise CalibrantError(f"{path}: {' '.join(lines[:2])}; see calibrate.py --help") from error
-    values.pop("config")
     return CalibrateSettings(**values)
 
 

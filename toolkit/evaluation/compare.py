@@ -8,12 +8,16 @@ from toolkit.evaluation.report import Report
 Runs = Mapping[str, Sequence[Report]]
 """What a method is called, and its reports with different seeds, on the same test sets in the same order."""
 
+TEMPERED = " + T"
+"""Ends the name of a method that is shown at a fitted temperature."""
+
 
 def comparison_table(runs: Runs, trained_on: Sequence[str]) -> str:
     """Formats reports as one Markdown table: a row for each test set, a column for each method.
 
     A cell is the conf-ECE, with the accuracy in brackets, means over seeds. Test sets of which training saw
-    another split come first, then those that neither level has seen, each kind with its mean.
+    another split come first, then those that neither level has seen, each kind with its mean. The last line
+    says what the cells are.
 
     Args:
         runs: The methods.
@@ -32,7 +36,11 @@ def comparison_table(runs: Runs, trained_on: Sequence[str]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
+    seeds = max(map(len, runs.values()))
+    note = "conf-ECE (accuracy)" + (f", means over {seeds} seeds" if seeds > 1 else "")
+    if any(name.endswith(TEMPERED) for name in runs):
+        note += f";{TEMPERED}: at a temperature fitted on the training domains' validation split"
+    return "\n".join([lines[0], rule, *lines[1:], "", f"{note}."])
 
 
 def _cell(reports: Sequence[Report], places: Sequence[int]) -> str:

@@ -89,6 +89,11 @@ def answer_sets(
     ]
 
 
+def tested(answered: Sequence[Answered]) -> list[Answered]:
+    """Returns the test sets among some answers, or all of them where there is none."""
+    return [one for one in answered if one.data.split == "test"] or list(answered)
+
+
 def measure(answered: Sequence[Answered], *, bins: int, resamples: int, seed: int) -> list[Report]:
     """Returns an entry of a report's `results` for each set; see `toolkit.evaluation.report`."""
     return [
@@ -117,7 +122,7 @@ def all_predictions(answered: Sequence[Answered]) -> pd.DataFrame:
 
 
 def write_evaluation(
-    folder: Path, report: Report, predictions: pd.DataFrame, panels: Sequence[Panel], columns: int
+    folder: Path, report: Report, predictions: pd.DataFrame, panels: Sequence[Panel]
 ) -> None:
     """Writes `predictions.parquet`, `reliability.png` and, last, `report.json`.
 
@@ -125,7 +130,8 @@ def write_evaluation(
         CalibrantError: A file cannot be written.
     """
     write_predictions(predictions, folder / "predictions.parquet")
-    reliability_diagram(panels, folder / "reliability.png", bins=report["results"][0]["binning"]["bins"])
+    bins = report["results"][0]["binning"]["bins"]
+    reliability_diagram(panels, folder / "reliability.png", bins=bins)
     write_report(report, folder / "report.json")
 
 

@@ -20,6 +20,13 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
                      each {"value", "ci95": [low, high] or null}, as in `metrics` and `intervals`
         option_mass  mean probability that the model gives to all options together, or null
         reliability  for each bin: low, high, count, confidence, accuracy, ci95 of the accuracy
+
+The report of a run of calibrate.py has more:
+
+    base         name, revision, dtype and parameters of the base model
+    before       the base model's `results` on the same questions
+    training     sources of the lower and the upper level, count and sha256 of their questions
+    kept_step    the step after which the weights are what they are now
 """
 
 import json

@@ -1,0 +1,102 @@
+"""α in its bounds and the parametric loss, against torch and scipy."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import entropy as scipy_entropy
+from torch.nn.functional import cross_entropy as torch_cross_entropy
+
+from toolkit.calibration.losses import Bounds, bounded, cross_entropy, initial_alpha
+from toolkit.calibration.objectives import OBJECTIVES, closeness_to_uniform, entropy
+from toolkit.models.adjustment import Adjustment, adjust
+
+BOUNDS = [Bounds(), Bounds(0.5, 3.0, 0.2), Bounds(0.9, 10.0, 0.0)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("kind", ["vector", "scalar"])
+def test_alpha_starts_as_no_adjustment(kind, bounds):
+    delta, iota = bounded(initial_alpha(kind, 7), bounds)
+    assert torch.allclose(delta, torch.ones_like(delta), atol=1e-6)
+    assert torch.equal(iota, torch.zeros_like(iota))
+    assert delta.shape == iota.shape == ((7,) if kind == "vector" else ())
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_alpha_stays_in_its_bounds_and_is_monotone(bounds):
+    raw = torch.linspace(-50, 50, 401, dtype=torch.float64)
+    delta, iota = bounded([raw, raw], bounds)
+    assert delta.min() >= bounds.delta_min - 1e-9 and delta.max() <= bounds.delta_max + 1e-9
+    assert iota.abs().max() <= bounds.iota_max
+    assert (delta.diff() >= 0).all() and (iota.diff() >= 0).all()
+    assert delta[0] < bounds.delta_min * 1.01 and delta[-1] > bounds.delta_max * 0.99
+
+
+@pytest.mark.parametrize("values", [(1.0, 2.0, 1.0), (0.5, 1.0, 1.0), (-1.0, 2.0, 1.0), (0.5, 2.0, -0.1)])
+def test_bounds_that_do_not_hold_the_start_are_refused(values):
+    with pytest.raises(ValueError, match="delta_min"):
+        Bounds(*values)
+
+
+def test_parametric_loss_is_the_cross_entropy_of_adjusted_logits():
+    torch.manual_seed(0)
+    logits, answers = torch.randn(5, 9, dtype=torch.float64), torch.tensor([0, 3, 8, 2, 2])
+    delta, iota = torch.rand(9, dtype=torch.float64) + 0.5, torch.randn(9, dtype=torch.float64)
+    loss = cross_entropy(adjust(logits, Adjustment(delta, iota)).log_softmax(-1), answers)
+    assert torch.allclose(loss, torch_cross_entropy(delta * logits + iota, answers, reduction="none"))
+    naive = []
+    for row, answer in zip(logits, answers, strict=True):
+        shifted = [math.exp(d * z + i) for d, z, i in zip(delta, row, iota, strict=True)]
+        naive.append(-math.log(shifted[answer] / sum(shifted)))
+    assert loss.tolist() == pytest.approx(naive)
+
+
+def test_entropy_is_scipys_and_ignores_absent_options():
+    torch.manual_seed(1)
+    logits = torch.randn(6, 5, dtype=torch.float64) * 3
+    logits[2, 3:] = -torch.inf
+    log_probs = logits.log_softmax(-1)
+    assert entropy(log_probs).numpy() == pytest.approx(scipy_entropy(log_probs.exp().numpy(), axis=1))
+    uniform = torch.full((1, 4), -math.log(4))
+    assert entropy(uniform).item() == pytest.approx(math.log(4))
+
+
+def test_closeness_to_uniform_is_a_divergence():
+    torch.manual_seed(2)
+    logits = torch.randn(6, 5, dtype=torch.float64) * 3
+    logits[4, 2:] = -torch.inf
+    log_probs = logits.log_softmax(-1)
+    for row, found in zip(log_probs, closeness_to_uniform(log_probs), strict=True):
+        present = row[row.isfinite()].exp().numpy()
+        assert -found.item() == pytest.approx(scipy_entropy([1 / len(present)] * len(present), present))
+
+
+@pytest.mark.parametrize("spread", [entropy, closeness_to_uniform])
+def test_gradients_of_spread_are_right_and_finite_with_absent_options(spread):
+    torch.manual_seed(3)
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: spread(z.log_softmax(-1)), logits)
+    mask = torch.tensor([[False, False, True, True]])
+    spread(logits.masked_fill(mask, -torch.inf).log_softmax(-1)).sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
+def test_only_closeness_to_uniform_reaches_a_saturated_answer():
+    gradients = []
+    for spread in (entropy, closeness_to_uniform):
+        logits = torch.tensor([[30.0, 0.0, 0.0]], requires_grad=True)
+        spread(logits.log_softmax(-1)).sum().backward()
+        assert logits.grad is not None
+        gradients.append(logits.grad.norm().item())
+    assert gradients[0] < 1e-9 and gradients[1] > 0.5
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives_push_up_while_overconfident_and_matched_ones_stop(name):
+    _, objective = OBJECTIVES[name]
+    for mean_entropy, mean_nll in ((0.3, 0.9), (0.9, 0.3)):
+        spread = torch.tensor(0.7, requires_grad=True)
+        objective(spread, torch.tensor(mean_entropy), torch.tensor(mean_nll)).backward()
+        stopped = name.endswith("matched") and mean_entropy > mean_nll
+        assert spread.grad is not None and spread.grad.item() == (0.0 if stopped else -1.0)

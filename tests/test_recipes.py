@@ -1,0 +1,234 @@
+"""The recipes from the command line to the finished folder, on the tiny model."""
+
+import json
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from peft import PeftModel
+from recipe_runs import ROOT, config, contents, launch, said
+from safetensors.torch import load_file
+from settings import calibrate_settings, parse_compare
+from transformers import AutoModelForCausalLM
+
+from toolkit.models.adapters import load_adapter
+from toolkit.models.base import load_model
+
+FILES = {
+    "adapter_model.safetensors", "adapter_config.json", "calibration.safetensors", "config.yaml",
+    "report.json", "predictions.parquet", "history.jsonl", "reliability.png", "training.png", "README.md",
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, tiny_folder):
+    return config(tmp_path_factory.mktemp("settings"), tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, settings):
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    done = launch("calibrate.py", "--config", settings, "--output_dir", folder)
+    assert done.returncode == 0, done.stderr
+    assert "worldfacts/chemistry" in done.stdout and "conf-ECE" in done.stdout
+    assert said(done) == [f"adapter, report and figures: {folder}"]
+    return folder
+
+
+def test_a_finished_folder_holds_all_that_an_adapter_needs(finished):
+    assert {path.name for path in finished.iterdir()} == FILES
+    report = json.loads((finished / "report.json").read_text())
+    assert report["schema"] == "calibrant.report/1" and report["method"] == "calm"
+    assert report["adapter"] == "finished" and report["kept_step"] == 6
+    assert [one["data"]["name"] for one in report["results"]] == [
+        "worldfacts/capitals",
+        "worldfacts/chemistry",
+    ]
+    assert [one["data"] for one in report["before"]] == [one["data"] for one in report["results"]]
+    lower, upper = report["training"]["lower"], report["training"]["upper"]
+    assert lower["count"] + upper["count"] == 48 and upper["count"] > 0
+    assert lower["sha256"] != upper["sha256"]
+    assert "# finished" in (finished / "README.md").read_text()
+    weights = load_file(finished / "adapter_model.safetensors")
+    assert all(weights[key].any() for key in weights if "lora_B" in key)
+    alpha = load_file(finished / "calibration.safetensors")
+    assert alpha["delta"].shape == alpha["iota"].shape == (271,)
+    assert (alpha["delta"] != 1).any() and (alpha["iota"] != 0).any()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # from within PEFT
+def test_plain_peft_gives_the_logits_of_our_loader(finished, tiny_folder):
+    tokens = torch.randint(271, (3, 17), generator=torch.Generator().manual_seed(0))
+    theirs = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_folder), str(finished)
+    ).eval()
+    base, _ = load_model(str(tiny_folder), dtype="float32")
+    with torch.no_grad():
+        plain = base(tokens).logits
+        ours = load_adapter(base, finished)(tokens).logits
+        assert torch.equal(ours, theirs(tokens).logits)
+        assert not torch.allclose(ours, plain, atol=1e-3)
+
+
+def test_the_resolved_config_gives_the_same_run(finished, tmp_path):
+    again = launch("calibrate.py", "--config", finished / "config.yaml", "--output_dir", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    assert (
+        contents(tmp_path / "again")["adapter_model.safetensors"]
+        == contents(finished)["adapter_model.safetensors"]
+    )
+
+
+def test_evaluate_finds_what_calibrate_reported(finished, tiny_folder, tmp_path):
+    done = launch(
+        "evaluate.py", "--model", tiny_folder, "--adapter", finished, "--data", "worldfacts/capitals",
+        "--data=worldfacts/chemistry", "--limit", 10, "--resamples", 20, "--dtype", "float32",
+        "--output_dir", tmp_path / "e",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "e", finished))
+    assert ours["prompt"] == theirs["prompt"] and ours["method"] == "calm"
+    for one, other in zip(ours["results"], theirs["results"], strict=True):
+        assert one["data"] == other["data"]
+        for key in ("accuracy", "conf_ece", "nll", "auroc"):
+            assert one[key]["value"] == pytest.approx(other[key]["value"], abs=1e-5)
+    rows = pd.read_parquet(tmp_path / "e" / "predictions.parquet")
+    assert len(rows) == 20 and np.allclose([sum(p) for p in rows["probabilities"]], 1)
+    assert rows["correct"].mean() == pytest.approx(
+        np.mean([one["accuracy"]["value"] for one in ours["results"]])
+    )
+    assert (tmp_path / "e" / "reliability.png").stat().st_size > 10_000
+
+
+KILL = """
+import os, runpy, signal, sys, torch
+save, calls = torch.save, []
+def half(state, file):
+    calls.append(0)
+    if len(calls) == {call}:
+        save(state, file)
+        file.truncate(file.tell() // 2)
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(state, file)
+torch.save = half
+sys.argv = sys.argv[1:]
+sys.path.insert(0, "recipes")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_run_killed_within_a_checkpoint_ends_with_the_weights_of_one_left_alone(
+    finished, settings, tmp_path, call
+):
+    command = ("calibrate.py", "--config", settings, "--output_dir", tmp_path / "finished")
+    killed = launch(*command, python=KILL.format(call=call))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = {path.name for path in (tmp_path / "finished" / "checkpoints").iterdir()}
+    assert f"step-{2 * call:07}.partial" in left and f"step-{2 * call:07}.pt" not in left
+    assert not (tmp_path / "finished" / "report.json").exists()
+    resumed = launch(*command)
+    assert resumed.returncode == 0, resumed.stderr
+    alone, ours = contents(finished), contents(tmp_path / "finished")
+    assert ours.keys() == alone.keys()
+    for name in ("adapter_model.safetensors", "calibration.safetensors", "predictions.parquet", "README.md"):
+        assert ours[name] == alone[name], name
+
+
+def test_two_processes_learn_what_one_learns(finished, settings, tmp_path):
+    done = launch("calibrate.py", "--config", settings, "--output_dir", tmp_path / "two", processes=2)
+    assert done.returncode == 0, done.stderr
+    one, two = (load_file(f / "adapter_model.safetensors") for f in (finished, tmp_path / "two"))
+    for key, value in one.items():
+        assert torch.allclose(two[key], value, atol=2e-4), key
+    one, two = (load_file(f / "calibration.safetensors") for f in (finished, tmp_path / "two"))
+    for key, value in one.items():
+        assert torch.allclose(two[key], value, atol=1e-3), key
+
+
+def test_micro_batches_give_the_same_weights(finished, settings, tmp_path):
+    command = (
+        "calibrate.py",
+        "--config",
+        settings,
+        "--training.micro_batch_size",
+        1,
+        "--output_dir",
+        tmp_path / "m",
+    )
+    done = launch(*command)
+    assert done.returncode == 0, done.stderr
+    one, other = (load_file(f / "adapter_model.safetensors") for f in (finished, tmp_path / "m"))
+    for key, value in one.items():
+        assert torch.allclose(other[key], value, atol=2e-4), key
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, tiny_folder):
+    folder = tmp_path_factory.mktemp("comparison")
+    config(folder, tiny_folder)
+    (folder / "compare.yaml").write_text(
+        "calibration: config.yaml\n"
+        "methods:\n  sft: {method: sft}\n  calm: {method: calm, calm.eta: 1.5}\n"
+        "temperature: [none, sft]\nseeds: [0, 1]\n"
+    )
+    done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_compare_shows_every_method_on_every_test_set(compared):
+    folder, table = compared
+    header, _, *rows = table.splitlines()
+    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    assert columns == ["test set", "", "none", "none + T", "sft", "sft + T", "calm"]
+    assert [row.split("|")[1].strip() for row in rows[:2]] == ["worldfacts/capitals", "worldfacts/chemistry"]
+    assert table.rstrip() == (folder / "out" / "comparison.md").read_text().rstrip()
+    written = json.loads((folder / "out" / "comparison.json").read_text())
+    assert {name: len(reports) for name, reports in written["methods"].items()} == {
+        "none": 1, "none + T": 1, "sft": 2, "sft + T": 2, "calm": 2,
+    }  # fmt: skip
+    sft, tempered = written["methods"]["sft"][1], written["methods"]["sft + T"][1]
+    assert tempered["temperature"] > 0 and sft["temperature"] is None
+    for one, other in zip(sft["results"], tempered["results"], strict=True):
+        assert one["accuracy"]["value"] == other["accuracy"]["value"]
+        assert one["nll"]["value"] != other["nll"]["value"]
+    own = json.loads((folder / "out" / "calm-seed1" / "report.json").read_text())
+    for one, other in zip(own["results"], written["methods"]["calm"][1]["results"], strict=True):
+        assert one["conf_ece"]["value"] == pytest.approx(other["conf_ece"]["value"], abs=1e-6)
+    assert yaml.safe_load((folder / "out" / "calm-seed1" / "config.yaml").read_text())["calm"]["eta"] == 1.5
+
+
+def test_an_interrupted_comparison_runs_only_what_is_missing(compared):
+    folder, table = compared
+    (folder / "out" / "comparison.json").unlink()
+    (folder / "out" / "calm-seed1" / "report.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*") if path.is_file()}
+    done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == table
+    rewritten = {path.parent.name for path, when in before.items() if path.stat().st_mtime_ns != when}
+    assert rewritten == {"out", "calm-seed1"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "recipes" / "configs").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_every_config_is_valid_and_every_key_has_a_comment(path):
+    text = path.read_text()
+    if "calibration:" in text:
+        settings, _, base = parse_compare(["--config", str(path), "--output_dir", "x"])
+        assert all(calibrate_settings(base, keys) for keys in settings.methods.values())
+    else:
+        assert calibrate_settings(path, {})
+    for line in text.splitlines():
+        is_group = (
+            line.rstrip().endswith(":") or line.startswith(("calibration", "methods", "  ", "#")) or not line
+        )
+        assert "#" in line or is_group, f"{path.name}: {line} has no comment"
