@@ -38,12 +38,13 @@ class PromptSettings:
     Attributes:
         form: `cloze` scores the text of each option, `letter` its letter.
         style: `plain` is "Question: ... Answer:", `chat` the model's chat template.
-        score: Log-probability of an option: its `sum`, or per `token`, or per `byte`.
+        score: Log-probability of an option: the `sum` over its tokens, which favours short options, or the
+            mean per `token`, or per `byte`.
     """
 
     form: Literal["cloze", "letter"] = "cloze"
     style: Literal["plain", "chat"] = "plain"
-    score: Literal["sum", "token", "byte"] = "sum"
+    score: Literal["sum", "token", "byte"] = "token"
 
 
 @dataclass
@@ -224,7 +225,7 @@ class EvaluateSettings:
         limit: Questions a source, at most.
         form: `cloze` or `letter`. Empty: as the adapter was trained, else cloze.
         style: `plain` or `chat`. Empty: as the adapter was trained, else plain.
-        score: `sum`, `token` or `byte`. Empty: as the adapter was trained, else sum.
+        score: `sum`, `token` or `byte`. Empty: as the adapter was trained, else token.
         seed: Seeds the sample of questions and the bootstrap.
         batch_size: Questions a forward pass.
         bins: Equal-width bins of calibration errors.
