@@ -22,7 +22,8 @@ DEVELOPMENT := $(VENV)/development-$(HASH)
 .PHONY: demo test check clean
 
 demo: $(RUNTIME)
-	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(getconf _NPROCESSORS_ONLN)} \
+		$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no \
 		--dynamo_backend no recipes/compare.py \
 		--config recipes/configs/demo.yaml --output_dir runs/demo
 

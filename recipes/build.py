@@ -105,6 +105,9 @@ def build_data(settings: DataSettings) -> Data:
     sources = settings.validation or settings.train
     validation = load_sets(sources, "validation", settings.validation_limit, seed)
     test = load_sets(settings.test, "test", settings.test_limit, seed)
+    for data in test:
+        chosen = [question for one in validation for question in one]
+        check_disjoint(chosen, list(data), f"validation and the {data.split} split of {data.name}")
     for data in [*validation, *test]:
         check_disjoint([*lower, *upper], list(data), f"training and the {data.split} split of {data.name}")
     return Data(lower, upper, validation, test)
@@ -112,6 +115,9 @@ def build_data(settings: DataSettings) -> Data:
 
 def load_sets(sources: Sequence[str], split: str, limit: int | None, seed: int) -> list[QuestionSet]:
     """Loads one split of some sources, at most `limit` questions of each, drawn with the seed."""
+    twice = [source for place, source in enumerate(sources) if source in sources[:place]]
+    if twice:
+        raise CalibrantError(f"{twice[0]} is named twice; name each source once")
     sets = [load_questions(source, split) for source in sources]
     return sets if limit is None else [data.sample(limit, seed) for data in sets]
 
@@ -161,13 +167,17 @@ def build_answers(
 def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
     """Attaches θ to the base and, where the method needs it, θ̂."""
     lora = settings.lora
+    if len(lora.layers) not in (0, 2):
+        raise CalibrantError("--lora.layers takes the first layer and the one past the last, such as [0, 12]")
+    if "all-linear" in lora.targets and len(lora.targets) > 1:
+        raise CalibrantError("--lora.targets takes names of layers, or all-linear alone")
     model = attach_lora(
         base.model,
         rank=lora.rank,
         alpha=lora.alpha,
         dropout=lora.dropout,
         targets="all-linear" if lora.targets == ["all-linear"] else lora.targets,
-        layers=range(*lora.layers) if lora.layers else None,
+        layers=range(lora.layers[0], lora.layers[1]) if lora.layers else None,
         base_name=HUB_ID if settings.model.name == "bundled" else settings.model.name,
         seed=settings.seed,
     )
@@ -237,6 +247,11 @@ def build_batches(
     accelerator: Accelerator,
 ) -> Batches:
     """Returns this process's batches of one level."""
+    if settings.training.batch_size < accelerator.num_processes:
+        raise CalibrantError(
+            f"{accelerator.num_processes} processes share {settings.training.batch_size} questions a step; "
+            "set --training.batch_size to at least one a process"
+        )
     return Batches(
         questions,
         batch_size=settings.training.batch_size,

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from build import (
     CRITERIA,
     Data,
@@ -84,6 +84,7 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
             build_schedule(settings),
             accelerator=accelerator,
             folder=folder,
+            fingerprint=fingerprint(data),
             validate=build_validation(model, validation, view, base, settings),
             criterion=CRITERIA[settings.training.keep],
             seed=settings.seed,
@@ -109,6 +110,12 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
             remove_checkpoints(folder / "checkpoints")
         accelerator.wait_for_everyone()
     return report
+
+
+def fingerprint(data: Data) -> str:
+    """Returns a hash of all questions that have a say in the weights."""
+    questions = [*data.lower, *data.upper, *(question for one in data.validation for question in one)]
+    return QuestionSet("all", "train", tuple(questions)).sha256
 
 
 def _report(
@@ -163,6 +170,8 @@ def main() -> None:
     """Reads the command line, trains, and prints the report's table."""
     settings, folder = parse_calibrate()
     report = calibrate(settings, folder)
+    if not PartialState().is_main_process:
+        return
     print(format_table({settings.method: report}))
     print(f"adapter, report and figures: {folder}", file=sys.stderr)
 

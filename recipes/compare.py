@@ -4,6 +4,7 @@ accelerate launch recipes/compare.py --config recipes/configs/demo.yaml --output
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,11 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
+import yaml
+from accelerate import Accelerator, PartialState
 from build import build_answers, build_base, build_data
 from calibrate import calibrate
 from runs import open_run, run_recipe
-from settings import CalibrateSettings, CompareSettings, calibrate_settings, dump, parse_compare
+from settings import CalibrateSettings, CompareSettings, calibrate_settings, parse_compare, plain
 
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
@@ -57,26 +59,28 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         CalibrantError: Any fault that the user can mend.
     """
     main = Accelerator().is_main_process
+    check_methods(settings)
     runs = {
         (name, seed): calibrate_settings(config, keys | {"seed": seed})
         for name, keys in settings.methods.items()
         for seed in settings.seeds
     }
-    if not runs or BASE in settings.methods:
-        raise CalibrantError(f"give --methods at least one method, and none called {BASE!r}")
     if unknown := set(settings.temperature) - {BASE, *settings.methods}:
         raise CalibrantError(f"temperature names {min(unknown)!r}, which is no method of this comparison")
     shared = next(iter(runs.values()))
-    if any(run.data != shared.data or run.prompt != shared.prompt for run in runs.values()):
-        raise CalibrantError("methods must share questions and prompt; let them differ in other keys")
+    for part in ("model", "prompt", "data", "report"):
+        if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
+            raise CalibrantError(f"methods must share {part}; let them differ in other keys")
+    resolved = {folder_name(name, seed): plain(run) for (name, seed), run in runs.items()}
+    kept = yaml.safe_dump(plain(settings) | {"runs": resolved}, sort_keys=False, allow_unicode=True)
 
-    with open_run(folder, dump(settings), finished="comparison.json", active=main):
+    with open_run(folder, kept, finished="comparison.json", active=main):
         data = build_data(shared.data)
         sets = [*data.validation, *data.test]
         base = answer_base(shared, sets, folder / BASE)
         answers = {BASE: [base]}
         for (name, seed), run in runs.items():
-            target = folder / f"{name}-seed{seed}"
+            target = folder / folder_name(name, seed)
             if not (target / "report.json").exists():
                 print(f"{name}, seed {seed}", file=sys.stderr)
                 calibrate(run, target, before=base)
@@ -97,10 +101,31 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     return table
 
 
+def check_methods(settings: CompareSettings) -> None:
+    """Refuses methods that could not be told apart, in the table or on the disk."""
+    if not settings.methods or not settings.seeds:
+        raise CalibrantError("give --methods at least one method, and --seeds at least one seed")
+    for name, keys in settings.methods.items():
+        if name == BASE or not re.fullmatch(r"[\w-][\w.-]*", name):
+            raise CalibrantError(
+                f"a method cannot be called {name!r}, for its folder bears its name and {BASE!r} is the base "
+                "model; use letters, digits, - and _"
+            )
+        if "seed" in keys:
+            raise CalibrantError(f"the method {name} sets its seed; give --seeds, which all methods share")
+
+
+def folder_name(method: str, seed: int) -> str:
+    """Returns the name of the folder of one run."""
+    return f"{method}-seed{seed}"
+
+
 def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> list[Answered]:
     """Lets the base model answer all questions, once."""
-    if not (folder / "report.json").exists():
-        accelerator = Accelerator()
+    accelerator = Accelerator()
+    answered_before = (folder / "report.json").exists()
+    accelerator.wait_for_everyone()  # no process may look after another has written
+    if not answered_before:
         base = build_base(settings.model, accelerator.device)
         size = settings.report.batch_size
         answered = build_answers(base, base.model, sets, settings.prompt, size, "base")
@@ -188,14 +213,17 @@ def main() -> None:
     """Reads the command line, compares, and says where everything lies."""
     began = time.monotonic()
     settings, folder, config = parse_compare()
-    print(compare(settings, folder, config))
+    table = compare(settings, folder, config)
+    if not PartialState().is_main_process:
+        return
+    print(table)
     print(
         f"\n{(time.monotonic() - began) / 60:.1f} minutes\n"
         f"comparison: {folder / 'comparison.md'}, comparison.json, reliability.png",
         file=sys.stderr,
     )
     for name in settings.methods:
-        target = folder / f"{name}-seed{settings.seeds[0]}"
+        target = folder / folder_name(name, settings.seeds[0])
         print(f"{name}: adapter {target}, report {target / 'report.json'}", file=sys.stderr)
 
 

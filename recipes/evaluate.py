@@ -7,11 +7,11 @@ accelerate launch recipes/evaluate.py --model bundled --adapter adapters/NAME --
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 import yaml
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from build import build_answers, build_base, load_sets
 from runs import open_run, run_recipe
 from settings import EvaluateSettings, ModelSettings, PromptSettings, dump, parse_evaluate
@@ -75,7 +75,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
 
 def prompt_of(settings: EvaluateSettings) -> PromptSettings:
     """Returns the prompt: what the command line says, else what the adapter was trained with."""
-    trained = PromptSettings(**_adapter_config(settings.adapter).get("prompt", {}))
+    trained = _trained_prompt(settings.adapter)
     given = {key: value for key in ("form", "style", "score") if (value := getattr(settings, key))}
     return replace(trained, **given)
 
@@ -91,10 +91,27 @@ def _adapter_config(adapter: str | None) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def _trained_prompt(adapter: str | None) -> PromptSettings:
+    """Returns the prompt that an adapter was trained with, or the default one."""
+    prompt = _adapter_config(adapter).get("prompt", {})
+    try:
+        trained = PromptSettings(**prompt)
+    except TypeError as error:
+        raise CalibrantError(f"the prompt in the config.yaml of {adapter} is damaged: {prompt}") from error
+    for key, hint in get_type_hints(PromptSettings).items():
+        if getattr(trained, key) not in get_args(hint):
+            raise CalibrantError(
+                f"the config.yaml of {adapter} has the unknown {key} {getattr(trained, key)!r}; give --{key}"
+            )
+    return trained
+
+
 def main() -> None:
     """Reads the command line, evaluates, and prints the report's table."""
     settings, folder = parse_evaluate()
     report = evaluate(settings, folder)
+    if not PartialState().is_main_process:
+        return
     print(format_table({Path(settings.adapter or report["model"]).name: report}))
     print(f"report, predictions and figure: {folder}", file=sys.stderr)
 

@@ -31,11 +31,12 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
         CalibrantError: The folder holds a finished run, a run with other settings, files that are no run, or
             is in use, or cannot be written.
     """
-    _refuse_finished(folder, finished)
     if not active:
+        _refuse_finished(folder, finished)
         yield
         return
     try:
+        _refuse_finished(folder, finished)
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / _LOCK, "w")  # noqa: SIM115
     except OSError as error:
@@ -74,7 +75,7 @@ def _refuse_other(folder: Path, config: str) -> None:
         return
     if _CONFIG not in _files(folder):
         raise CalibrantError(f"{folder} is not empty and holds no run; choose another --output_dir")
-    if changed := _changes((folder / _CONFIG).read_text(), config):
+    if changed := _changes(folder / _CONFIG, config):
         raise CalibrantError(
             f"{folder} holds an unfinished run with other settings ({changed}); give the same ones to "
             "resume it, or choose another --output_dir"
@@ -113,11 +114,11 @@ def run_recipe(main: Callable[[], None]) -> None:
         sys.exit(130)
 
 
-def _changes(old: str, new: str) -> str:
-    """Returns the keys that differ between two configs, or nothing."""
+def _changes(saved: Path, config: str) -> str:
+    """Returns the keys that differ between a saved config and this one, or nothing."""
     try:
-        before, after = _flat(yaml.safe_load(old)), _flat(yaml.safe_load(new))
-    except yaml.YAMLError:
+        before, after = _flat(yaml.safe_load(saved.read_bytes())), _flat(yaml.safe_load(config))
+    except (yaml.YAMLError, OSError):
         return "its config.yaml is damaged"
     keys = [key for key in sorted(before | after) if before.get(key) != after.get(key)]
     return ", ".join(f"{key}: {before.get(key)} before, {after.get(key)} now" for key in keys)

@@ -1,5 +1,6 @@
 """What the recipes can be told: strict dataclasses, filled from YAML and the command line."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,6 +9,14 @@ from typing import Any, Literal, NoReturn
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from toolkit.errors import CalibrantError
 
@@ -68,13 +77,13 @@ class DataSettings:
 
     train: list[str] = field(default_factory=list)
     heldout: list[str] = field(default_factory=list)
-    heldout_share: float = 0.25
+    heldout_share: OpenUnitInterval = 0.25
     validation: list[str] = field(default_factory=list)
     test: list[str] = field(default_factory=list)
-    train_limit: int | None = None
-    validation_limit: int | None = None
-    test_limit: int | None = None
-    seed: int = 0
+    train_limit: PositiveInt | None = None
+    validation_limit: PositiveInt | None = None
+    test_limit: PositiveInt | None = None
+    seed: NonNegativeInt = 0
 
 
 @dataclass
@@ -89,11 +98,11 @@ class LoraSettings:
         layers: First and last (exclusive) transformer layer to adapt. Empty: all.
     """
 
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
+    rank: PositiveInt = 8
+    alpha: PositiveFloat = 16.0
+    dropout: ClosedUnitInterval = 0.0
     targets: list[str] = field(default_factory=lambda: ["all-linear"])
-    layers: list[int] = field(default_factory=list)
+    layers: list[NonNegativeInt] = field(default_factory=list)
 
 
 @dataclass
@@ -120,21 +129,21 @@ class CalmSettings:
         alpha_lr: Learning rate of the unconstrained α.
     """
 
-    lower_steps: int = 0
+    lower_steps: NonNegativeInt = 0
     upper: Literal["entropy", "entropy_matched", "uniform", "uniform_matched"] = "uniform_matched"
     predictive: Literal["raw", "adjusted"] = "raw"
     level: Literal["options", "tokens"] = "options"
     alpha: Literal["vector", "scalar"] = "vector"
-    delta_min: float = 0.25
-    delta_max: float = 4.0
-    iota_max: float = 1.0
-    inner_steps: int = 1
-    inner_lr: float = 0.1
-    eta: float = 0.5
+    delta_min: PositiveFloat = 0.25
+    delta_max: PositiveFloat = 4.0
+    iota_max: NonNegativeFloat = 1.0
+    inner_steps: PositiveInt = 1
+    inner_lr: NonNegativeFloat = 0.1
+    eta: NonNegativeFloat = 0.5
     barrier: Literal["gradient", "value"] = "gradient"
     warm_start: bool = False
-    lambda_max: float = 100.0
-    alpha_lr: float = 0.05
+    lambda_max: PositiveFloat = 100.0
+    alpha_lr: NonNegativeFloat = 0.05
 
 
 @dataclass
@@ -157,17 +166,17 @@ class TrainingSettings:
             nearest to its NLL (`matched`), or the `last`.
     """
 
-    steps: int = 100
-    batch_size: int = 8
-    micro_batch_size: int = 8
-    learning_rate: float = 3e-4
-    warmup_steps: int = 5
+    steps: NonNegativeInt = 100
+    batch_size: PositiveInt = 8
+    micro_batch_size: PositiveInt = 8
+    learning_rate: NonNegativeFloat = 3e-4
+    warmup_steps: NonNegativeInt = 5
     decay: Literal["constant", "linear", "cosine"] = "linear"
-    weight_decay: float = 0.0
-    max_norm: float = 1.0
-    validate_every: int = 20
-    save_every: int = 20
-    keep_checkpoints: int = 2
+    weight_decay: NonNegativeFloat = 0.0
+    max_norm: PositiveFloat = 1.0
+    validate_every: PositiveInt = 20
+    save_every: PositiveInt = 20
+    keep_checkpoints: PositiveInt = 2
     keep: Literal["nll", "matched", "last"] = "nll"
 
 
@@ -181,9 +190,9 @@ class ReportSettings:
         resamples: Bootstrap resamples of the 95 % intervals.
     """
 
-    batch_size: int = 16
-    bins: int = 10
-    resamples: int = 1000
+    batch_size: PositiveInt = 16
+    bins: PositiveInt = 10
+    resamples: PositiveInt = 1000
 
 
 @dataclass
@@ -203,7 +212,7 @@ class CalibrateSettings:
     """
 
     method: Literal["calm", "sft"] = "calm"
-    seed: int = 0
+    seed: NonNegativeInt = 0
     model: ModelSettings = field(default_factory=ModelSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
     data: DataSettings = field(default_factory=DataSettings)
@@ -240,14 +249,14 @@ class EvaluateSettings:
     adapter: str | None = None
     data: list[str] = field(default_factory=list)
     split: Literal["train", "validation", "test"] = "test"
-    limit: int | None = None
+    limit: PositiveInt | None = None
     form: Literal["cloze", "letter"] | None = None
     style: Literal["plain", "chat"] | None = None
     score: Literal["sum", "token", "byte"] | None = None
-    seed: int = 0
-    batch_size: int = 16
-    bins: int = 10
-    resamples: int = 1000
+    seed: NonNegativeInt = 0
+    batch_size: PositiveInt = 16
+    bins: PositiveInt = 10
+    resamples: PositiveInt = 1000
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     trust_remote_code: bool = False
@@ -267,7 +276,7 @@ class CompareSettings:
 
     calibration: str
     methods: dict[str, dict[str, Any]]
-    seeds: list[int] = field(default_factory=lambda: [0])
+    seeds: list[NonNegativeInt] = field(default_factory=lambda: [0])
     temperature: list[str] = field(default_factory=lambda: ["none"])
 
 
@@ -276,9 +285,16 @@ class OneLineParser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the fault and how to see every key, and exits."""
-        lines = [line.strip(" -") for line in str(message).splitlines() if line.strip(" -")]
-        print(f"error: {' '.join(lines[:2])}; see --help for every key", file=sys.stderr)
+        print(f"error: {_one_line(message)}; see --help for every key", file=sys.stderr)
         sys.exit(2)
+
+    def read(self, arguments: Sequence[str] | None) -> dict[str, Any]:
+        """Returns the values of all keys; a config that is no text is a fault like any other."""
+        try:
+            values: dict[str, Any] = self.instantiate(self.parse_args(arguments)).as_dict()
+        except UnicodeDecodeError as error:
+            self.error(f"the config is no UTF-8 text ({error.reason})")
+        return values
 
 
 def parse_calibrate(arguments: Sequence[str] | None = None) -> tuple[CalibrateSettings, Path]:
@@ -290,7 +306,7 @@ def parse_calibrate(arguments: Sequence[str] | None = None) -> tuple[CalibrateSe
     parser.add_argument("--config", action="config", help="YAML file with any of the keys below")
     parser.add_argument("--output_dir", required=True, help="folder of the finished adapter")
     parser.add_class_arguments(CalibrateSettings)
-    values = parser.instantiate(parser.parse_args(arguments)).as_dict()
+    values = parser.read(arguments)
     output_dir = Path(values.pop("output_dir"))
     values.pop("config")
     return CalibrateSettings(**values), output_dir
@@ -304,7 +320,7 @@ def parse_evaluate(arguments: Sequence[str] | None = None) -> tuple[EvaluateSett
     )
     parser.add_argument("--output_dir", required=True, help="folder of the report")
     parser.add_class_arguments(EvaluateSettings)
-    values = parser.instantiate(parser.parse_args(_repeated(arguments))).as_dict()
+    values = parser.read(_repeated(arguments))
     output_dir = Path(values.pop("output_dir"))
     if not values["data"]:
         parser.error("no questions are named; give --data SOURCE")
@@ -319,7 +335,7 @@ def parse_compare(arguments: Sequence[str] | None = None) -> tuple[CompareSettin
     parser.add_argument("--config", action="config", help="YAML file with any of the keys below")
     parser.add_argument("--output_dir", required=True, help="folder of the comparison")
     parser.add_class_arguments(CompareSettings)
-    values = parser.instantiate(parser.parse_args(arguments)).as_dict()
+    values = parser.read(arguments)
     output_dir, config = Path(values.pop("output_dir")), values.pop("config")
     settings = CompareSettings(**values)
     folder = Path(str(config[0])).parent if config else Path()
@@ -349,12 +365,24 @@ def calibrate_settings(path: Path, overrides: dict[str, Any]) -> CalibrateSettin
     try:
         merged = parser.parse_object(overrides, namespace=parser.parse_path(path))
         values = parser.instantiate(merged).as_dict()
-    except (ArgumentError, TypeError, OSError) as error:
-        lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
-        raise CalibrantError(f"{path}: {' '.join(lines[:2])}; see calibrate.py --help") from error
+    except (ArgumentError, TypeError, OSError, ValueError) as error:
+        raise CalibrantError(f"{path}: {_one_line(error)}; see calibrate.py --help") from error
     return CalibrateSettings(**values)
+
+
+def _one_line(message: object) -> str:
+    """Returns what the parser says of a key, and of its several reasons the one that tells most."""
+    lines = [line.strip(" -") for line in str(message).splitlines() if line.strip(" -")]
+    reasons = [line for line in lines[1:] if "restriction" in line] or lines[1:]
+    return " ".join([*lines[:1], *reasons[:1]])
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Returns settings as dicts, lists, strings and numbers; the parser's numbers are types of their own."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return values
 
 
 def dump(settings: Any) -> str:
     """Returns settings as YAML with every key."""
-    return yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain(settings), sort_keys=False, allow_unicode=True)

@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no",
-          "--dynamo_backend", "no", "--cpu")  # fmt: skip
+          "--dynamo_backend", "no", "--cpu", "--quiet")  # fmt: skip
 
 
 def config(folder: Path, tiny: Path, **changes: Any) -> Path:
@@ -52,13 +52,22 @@ def config(folder: Path, tiny: Path, **changes: Any) -> Path:
 
 def launch(recipe: str, *arguments: object, processes: int = 1, python: str | None = None):
     """Runs `accelerate launch recipes/<recipe>`, or `python -c` code that runs it in its own way."""
-    command = [*LAUNCH, "--num_processes", str(processes), f"recipes/{recipe}"]
+    command = [*LAUNCH, "--num_processes", "1", f"recipes/{recipe}"]
+    if processes > 1:  # on CPUs alone accelerate's launcher starts several processes only through MPI
+        command = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            str(processes),
+            f"recipes/{recipe}",
+        ]
     if python is not None:
         command = ["-c", python, f"recipes/{recipe}"]
     return subprocess.run(
         [sys.executable, *command, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -6,6 +6,7 @@ import signal
 import sys
 
 import calibrate
+import compare
 import evaluate
 import pytest
 import torch
@@ -13,6 +14,7 @@ from recipe_runs import config, contents, launch, said
 from runs import run_recipe
 from transformers import AutoTokenizer
 
+from toolkit.errors import CalibrantError
 from toolkit.models.adapters import attach_lora, save_adapter
 from toolkit.models.base import load_model
 
@@ -58,6 +60,17 @@ def settings(tmp_path, tiny_folder):
         (["--lora.targets", "[no_such_layer]"], ["--lora.targets"]),
         (["--data.train_limit", "1"], ["heldout_share"]),
         (["--config", "no-such.yaml"], ["no-such.yaml"]),
+        (["--training.batch_size", "0"], ["training.batch_size", "0"]),
+        (["--training.learning_rate", "nan"], ["training.learning_rate", "nan"]),
+        (["--report.bins", "0"], ["report.bins"]),
+        (["--report.resamples", "0"], ["report.resamples"]),
+        (["--seed", "-1"], ["seed"]),
+        (["--data.test_limit", "-1"], ["data.test_limit"]),
+        (["--lora.rank", "0"], ["lora.rank"]),
+        (["--lora.layers", "[0,99]"], ["--lora.layers", "[0, 2]"]),
+        (["--lora.layers", "[1]"], ["--lora.layers"]),
+        (["--lora.targets", "[all-linear,q_proj]"], ["--lora.targets"]),
+        (["--data.train", "[worldfacts/cities,worldfacts/cities]"], ["named twice"]),
     ],
 )
 def test_settings(settings, tmp_path, monkeypatch, capsys, arguments, words):
@@ -104,6 +117,82 @@ def test_questions(settings, tiny_folder, tmp_path, monkeypatch, capsys, content
     assert contents(tmp_path / "out") == {}
 
 
+def test_the_same_question_in_another_guise_is_not_tested_on(settings, tmp_path, monkeypatch, capsys):
+    rows = [{"question": f"Is {n} even?", "choices": ["Yes", "No"], "answer": n % 2} for n in range(40)]
+    guise = [{"question": f"is  {n} EVEN? ", "choices": ["no", "yes"], "answer": 1 - n % 2} for n in range(4)]
+    other = [{"question": f"Is {n} odd?", "choices": ["Yes", "No"], "answer": 1 - n % 2} for n in range(4)]
+    for name, content in (("rows", rows), ("guise", guise), ("other", other)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    for train, validation, test in (
+        ("rows", "other", "guise"),
+        ("rows", "guise", "other"),
+        ("rows", "other", "other"),
+    ):
+        line = fails(
+            calibrate.main, monkeypatch, capsys, "--config", settings, "--output_dir", tmp_path / "out",
+            "--data.train_limit=40", *(f"--data.{key}=['{tmp_path / name}.jsonl']"
+              for key, name in (("train", train), ("validation", validation), ("test", test))),
+        )  # fmt: skip
+        assert "share 4 questions" in line and "{split}" in line
+
+
+def test_a_run_is_resumed_with_the_same_questions_only(settings, tmp_path, monkeypatch, capsys):
+    def write(word):
+        rows = [{"question": f"Is {n} {word}?", "choices": ["Yes", "No"], "answer": n % 2} for n in range(40)]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write("even")
+    command = ("--config", settings, f"--data.train=['{tmp_path}/train.jsonl']",
+               "--data.validation=[worldfacts/cities]", "--output_dir", tmp_path / "out")  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.calibration.training._check_finite", _stop_at(4))
+        line = fails(calibrate.main, monkeypatch, capsys, *command)
+    assert "stopped" in line
+    write("odd")
+    line = fails(calibrate.main, monkeypatch, capsys, *command)
+    assert "trained on other questions" in line and "--output_dir" in line
+    write("even")
+    assert launch("calibrate.py", *command).returncode == 0
+
+
+def _stop_at(last):
+    def check(direction, norm, step, folder):
+        if step == last:
+            raise CalibrantError("stopped")
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("{none: {method: sft}}", ["'none'"]),
+        ("{'none + T': {method: sft}}", ["'none + T'"]),
+        ("{../out: {method: sft}}", ["'../out'"]),
+        ("{a: {seed: 3}}", ["--seeds"]),
+        ("{a: {method: sft}, b: {model.dtype: bfloat16}}", ["share model"]),
+        ("{a: {method: sft}, b: {report.bins: 3}}", ["share report"]),
+        ("{a: {prompt.form: letter}, b: {}}", ["share prompt"]),
+        ("{a: {metod: sft}}", ["metod"]),
+        ("{a: {method: sfd}}", ["sfd", "calm"]),
+        ("{}", ["--methods"]),
+    ],
+)
+def test_comparison_settings(settings, tmp_path, monkeypatch, capsys, methods, words):
+    (tmp_path / "compare.yaml").write_text(f"calibration: '{settings}'\nmethods: {methods}\n")
+    line = fails(
+        compare.main,
+        monkeypatch,
+        capsys,
+        "--config",
+        tmp_path / "compare.yaml",
+        "--output_dir",
+        tmp_path / "out",
+    )
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out").exists()
+
+
 def test_evaluation_settings(tiny_folder, tmp_path, monkeypatch, capsys):
     out = ("--output_dir", tmp_path / "out")
     line = fails(evaluate.main, monkeypatch, capsys, "--model", tiny_folder, *out)
@@ -115,6 +204,21 @@ def test_evaluation_settings(tiny_folder, tmp_path, monkeypatch, capsys):
     assert "no adapter folder" in line and "nothing" in line
     line = fails(evaluate.main, monkeypatch, capsys, "--adapter", tiny_folder, *sources, *out)
     assert "adapter_model.safetensors" in line
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [("prompt: {form: haiku}", ["form", "haiku"]), ("prompt: 3", ["prompt"]), ("prompt: {foo: 1}", ["foo"])],
+)
+def test_an_adapter_with_a_damaged_config(tiny_folder, tmp_path, monkeypatch, capsys, config, words):
+    base, tokenizer = load_model(str(tiny_folder), dtype="float32")
+    save_adapter(attach_lora(base, rank=2, alpha=4, base_name="tiny"), tokenizer, tmp_path / "adapter")
+    (tmp_path / "adapter" / "config.yaml").write_text(config)
+    line = fails(
+        evaluate.main, monkeypatch, capsys, "--model", tiny_folder, "--adapter", tmp_path / "adapter",
+        "--data", "worldfacts/chemistry", "--output_dir", tmp_path / "out",
+    )  # fmt: skip
+    assert all(word in line for word in words), line
 
 
 def test_an_adapter_of_another_base(tiny_folder, tmp_path, monkeypatch, capsys):

@@ -142,8 +142,12 @@ def test_a_run_killed_within_a_checkpoint_ends_with_the_weights_of_one_left_alon
 
 
 def test_two_processes_learn_what_one_learns(finished, settings, tmp_path):
-    done = launch("calibrate.py", "--config", settings, "--output_dir", tmp_path / "two", processes=2)
+    command = ("calibrate.py", "--config", settings, "--output_dir", tmp_path / "two")
+    short = launch(*command, "--training.batch_size", 1, processes=2)
+    assert "2 processes share 1 questions a step" in short.stderr  # there really are two
+    done = launch(*command, processes=2)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test set") == 1
     one, two = (load_file(f / "adapter_model.safetensors") for f in (finished, tmp_path / "two"))
     for key, value in one.items():
         assert torch.allclose(two[key], value, atol=2e-4), key

@@ -62,6 +62,7 @@ def go(folder: Path, run: Trained | None = None, problem: Problem | None = None,
     settings: dict[str, Any] = {
         "accelerator": Accelerator(),
         "folder": folder,
+        "fingerprint": "questions",
         "validate": lambda: {"validation_nll": float(theta.square().sum())},
         "criterion": lambda row: row["validation_nll"],
         "seed": 0,

@@ -100,6 +100,7 @@ def train(
     *,
     accelerator: Accelerator,
     folder: Path,
+    fingerprint: str,
     validate: Callable[[], Row],
     criterion: Callable[[Row], float],
     seed: int,
@@ -116,6 +117,7 @@ def train(
         schedule: Steps and learning rates.
         accelerator: Device and processes.
         folder: Takes `history.jsonl` and `checkpoints/`.
+        fingerprint: Stands for the questions; a run is resumed with the same ones only.
         validate: Returns `validation_*` figures of the model as it is.
         criterion: Maps them to the number that the kept point has the least of.
         seed: Seeds dropout.
@@ -125,13 +127,14 @@ def train(
         The run, θ and α at its best validated point.
 
     Raises:
-        CalibrantError: A loss or gradient is not finite, or the disk is full; checkpoints stay as they were.
+        CalibrantError: A loss or gradient is not finite, the disk is full, or the checkpoint is of other
+            questions or damaged; checkpoints stay as they were.
     """
     theta_optimizer = torch.optim.AdamW(run.theta, schedule.theta_lr, weight_decay=schedule.weight_decay)
     alpha_optimizer = torch.optim.Adam(run.alpha, schedule.alpha_lr)
     optimizers = {"theta": theta_optimizer, "alpha": alpha_optimizer}
     log = _History(folder / "history.jsonl", accelerator.is_main_process)
-    _resume(run, optimizers, folder / "checkpoints")
+    _resume(run, optimizers, folder / "checkpoints", fingerprint)
     log.keep_until(run.step if run.best else -1)
     if not run.best:
         log.append(_validated({"step": 0}, run, validate, criterion))
@@ -175,7 +178,8 @@ def train(
         log.append(row)
         progress.set_postfix(lower=f"{row['lower']:.3f}")
         if _due(run.step, schedule.save_every, schedule.steps) and accelerator.is_main_process:
-            save_checkpoint(folder / "checkpoints", run.step, _state(run, optimizers), keep_checkpoints)
+            state = _state(run, optimizers) | {"fingerprint": fingerprint}
+            save_checkpoint(folder / "checkpoints", run.step, state, keep_checkpoints)
     _assign([*run.theta, *run.alpha], run.best)
     return run
 
@@ -242,11 +246,18 @@ def _state(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> dic
     }
 
 
-def _resume(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer], checkpoints: Path) -> None:
+def _resume(
+    run: Trained, optimizers: Mapping[str, torch.optim.Optimizer], checkpoints: Path, fingerprint: str
+) -> None:
     """Puts the run where its newest checkpoint is; changes nothing where there is none."""
     state = load_checkpoint(checkpoints)
     if state is None:
         return
+    if state.get("fingerprint") != fingerprint:
+        raise CalibrantError(
+            f"the checkpoints in {checkpoints} were trained on other questions than these; give the same "
+            "ones to resume the run, or choose another --output_dir"
+        )
     for name in ("theta", "theta_hat", "alpha"):
         _assign(getattr(run, name), state[name])
     device = run.theta[0].device
@@ -272,8 +283,8 @@ class _History:
         """Drops rows after a step: what a killed run logged after its last checkpoint comes again."""
         if not self.active:
             return
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        lines = self.path.read_text(errors="replace").splitlines() if self.path.exists() else []
+        kept = [line for line in lines if _step(line) <= step]
         partial = self.path.with_suffix(".partial")
         partial.write_text("".join(line + "\n" for line in kept))
         os.replace(partial, self.path)
@@ -282,6 +293,14 @@ class _History:
         if self.active:
             with self.path.open("a") as file:
                 file.write(json.dumps({key: _short(value) for key, value in row.items()}) + "\n")
+
+
+def _step(line: str) -> float:
+    """Returns the step of a row of the history, or infinity where a kill has torn it."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _short(value: float) -> float:

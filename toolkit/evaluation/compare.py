@@ -37,7 +37,10 @@ def comparison_table(runs: Runs, trained_on: Sequence[str]) -> str:
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     seeds = max(map(len, runs.values()))
-    note = "conf-ECE (accuracy)" + (f", means over {seeds} seeds" if seeds > 1 else "")
+    bins = next(iter(runs.values()))[0]["results"][0]["binning"]["bins"]
+    note = f"conf-ECE with {bins} equal-width bins (accuracy)" + (
+        f", means over {seeds} seeds" if seeds > 1 else ""
+    )
     if any(name.endswith(TEMPERED) for name in runs):
         note += f";{TEMPERED}: at a temperature fitted on the training domains' validation split"
     return "\n".join([lines[0], rule, *lines[1:], "", f"{note}."])

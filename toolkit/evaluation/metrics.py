@@ -115,7 +115,7 @@ def check_predictions(log_probs: Floats, answers: Ints) -> None:
             f"{bad.sum()} of {len(bad)} predictions are no distribution over options with the "
             f"answer among them, the first for question {first + 1}: log-probabilities "
             f"{log_probs[first].tolist()}, answer {answers[first]}; if they are not finite, "
-            "use --model.dtype float32"
+            "use the dtype float32"
         )
 
 

@@ -1,5 +1,6 @@
 """Figures of calibration: reliability diagrams, and how a training run went."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import floor, log10
 from pathlib import Path
@@ -262,5 +263,6 @@ def _tidy(ax: Axes) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as partial:
+    with replacing(path) as partial, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a letter that the font lacks becomes a box
         figure.savefig(partial, format=path.suffix.removeprefix("."))

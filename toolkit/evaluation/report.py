@@ -209,7 +209,7 @@ def format_table(reports: Mapping[str, Report]) -> str:
     for name, label, result in rows:
         numbers = [_three_digits(result[metric]["value"]) for metric in _HEADINGS]
         table.append([name, label, str(result["data"]["count"]), *numbers])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     rule = ["-" * w if i < 2 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     lines = [_line(cells, widths) for cells in (table[0], rule, *table[1:])]
     bins = sorted({result["binning"]["bins"] for _, _, result in rows})

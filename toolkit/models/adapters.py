@@ -1,5 +1,6 @@
 """LoRA adapters over one frozen base: attach, copy, switch, save, load."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import torch
 from huggingface_hub import snapshot_download
 from peft import LoraConfig, PeftConfig, PeftModel, PeftType, get_peft_model, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.errors import CalibrantError
@@ -19,6 +20,8 @@ THETA = "default"
 """Name of the adapter that is trained; PEFT's own default, so a saved one loads anywhere."""
 
 WEIGHTS = "adapter_model.safetensors"
+
+logger = logging.getLogger(__name__)
 
 
 def attach_lora(
@@ -40,13 +43,23 @@ def attach_lora(
         alpha: Scale; the update is alpha / r · B A.
         dropout: Probability of dropping an input of the adapter in training.
         targets: Names of the linear layers to adapt, or "all-linear".
-        layers: Indices of the transformer layers to adapt; all by default.
+        layers: Indices of the transformer layers to adapt; all by default. With "all-linear" they need a
+            model whose layers are `nn.Linear`.
         base_name: Hub id or path that the saved adapter names as its base.
         seed: Seeds the adapter's initial weights.
 
     Raises:
         CalibrantError: The model has no such layers.
     """
+    if layers is not None:
+        count = model.config.num_hidden_layers
+        if not layers or not set(layers) <= set(range(count)):
+            raise CalibrantError(
+                f"the model has layers 0 to {count - 1}; set --lora.layers to the first and the one past the "
+                f"last to adapt, at most [0, {count}]"
+            )
+        if targets == "all-linear":  # PEFT takes layers only beside names
+            targets = sorted(_linear_names(model))
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,  # type: ignore[arg-type]
@@ -66,6 +79,15 @@ def attach_lora(
     assert isinstance(peft_model, PeftModel)
     peft_model.peft_config[THETA].base_model_name_or_path = base_name
     return peft_model
+
+
+def _linear_names(model: PreTrainedModel) -> set[str]:
+    """Returns the last parts of the names of all linear layers but the vocabulary projection."""
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+    }
 
 
 def add_copy(model: PeftModel, name: str) -> None:
@@ -159,7 +181,7 @@ def load_adapter(model: PreTrainedModel, adapter: str | Path) -> PeftModel:
     folder = adapter_folder(adapter)
     try:
         config = PeftConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CalibrantError(
             f"the config of the adapter {adapter} cannot be read ({first_line(error)}); train or fetch the "
             "adapter again"
@@ -180,8 +202,16 @@ def load_adapter(model: PreTrainedModel, adapter: str | Path) -> PeftModel:
             f"the weights of the adapter {adapter} are damaged ({first_line(error)}); train or fetch the "
             "adapter again"
         ) from error
-    except (ValueError, RuntimeError) as error:  # no such layers, or layers of another size
+    except (ValueError, RuntimeError, TypeError) as error:  # no such layers, or layers of another size
         raise unfit from error
+    named = str(config.base_model_name_or_path)
+    if Path(named).name != Path(str(model.config.name_or_path)).name:
+        logger.warning(
+            "%s was trained on %s, and this base is %s: the figures of its report need not hold",
+            adapter,
+            named,
+            model.config.name_or_path,
+        )
     expected = set(get_peft_model_state_dict(peft_model, save_embedding_layers=False))
     if expected - stored or any(".lora_" in key for key in stored - expected):
         raise unfit  # PEFT leaves out what has no counterpart

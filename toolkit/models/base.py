@@ -16,7 +16,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from safetensors import SafetensorError
 from transformers import (
     CONFIG_MAPPING,
     AutoModelForCausalLM,
@@ -88,12 +87,13 @@ def load_model(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # transformers fails in any way on a damaged folder
         raise CalibrantError(
             f"{name} does not load as a causal language model with a tokenizer "
             f"({first_line(error)}); choose a complete causal model"
         ) from error
     model, loading = loaded
+    model.config.name_or_path = bundled.HUB_ID if name == "bundled" else name
     if missing := sorted(loading["missing_keys"]):
         raise CalibrantError(
             f"{name} lacks {len(missing)} weights of a causal language model, {missing[0]} among "
@@ -176,6 +176,8 @@ def read_config(source: str, revision: str | None) -> dict[str, Any]:
         config, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
     except (OSError, ValueError) as error:
         raise CalibrantError(f"cannot load {source}: {explain(error, revision)}") from error
+    if not isinstance(config, dict):
+        raise CalibrantError(f"the config.json of {source} is damaged; choose a complete causal model")
     return config
 
 

@@ -105,8 +105,6 @@ def _prompt(
     if style == "plain":
         return plain_prompt(question, form), " "
     if not tokenizer.chat_template:
-        raise CalibrantError(
-            "the tokenizer has no chat template; use --prompt.style plain, or give the model one"
-        )
+        raise CalibrantError("the tokenizer has no chat template; use the style plain, or give the model one")
     turns = [{"role": "user", "content": question_text(question, form)}]
     return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)), ""

@@ -40,7 +40,9 @@ def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[li
 
 
 def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: str) -> None:
-    """Refuses two sets that share a question by its text and options.
+    """Refuses two sets that share a question.
+
+    Case, white space and the order of options make no other question.
 
     Raises:
         CalibrantError: They do; the message names one such question.
@@ -49,7 +51,7 @@ def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: st
     if shared:
         raise CalibrantError(
             f"{names} share {len(shared)} questions, such as {min(shared)[0]!r}; give sources that do not "
-            "overlap"
+            "overlap, such as files with {split} in their names"
         )
 
 
@@ -58,5 +60,9 @@ def _key(question: Question) -> tuple[str, ...]:
     return question.entities or (question.text,)
 
 
-def _content(question: Question) -> tuple[str, tuple[str, ...]]:
-    return question.text, getattr(question, "choices", ())
+def _content(question: Question) -> tuple[str, ...]:
+    return _plain(question.text), *sorted(map(_plain, getattr(question, "choices", ())))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -26,7 +26,7 @@ def question_text(question: MultipleChoice, form: Form) -> str:
     if len(question.choices) > len(LETTERS):
         raise CalibrantError(
             f"question {question.id!r} has {len(question.choices)} options, and there are only "
-            f"{len(LETTERS)} letters; use --prompt.form cloze"
+            f"{len(LETTERS)} letters; use the form cloze"
         )
     options = (f"{letter}. {text}" for letter, text in zip(LETTERS, question.choices, strict=False))
     return "\n".join([question.text, *options])
