@@ -99,6 +99,16 @@ def test_layers_and_targets():
     assert len(names) == 2 and all("layers.1.self_attn.q_proj" in name for name in names)
 
 
+def test_all_linear_layers_of_some_layers():
+    model = attach_lora(base(), rank=2, alpha=4, layers=[1], base_name="b")
+    everywhere = attach_lora(base(), rank=2, alpha=4, base_name="b")
+    names = {name for name, _ in everywhere.named_parameters() if ".lora_" in name and ".layers.1." in name}
+    assert {name for name, _ in model.named_parameters() if ".lora_" in name} == names
+    for layers in ([], [2], [-1], range(0, 99)):
+        with pytest.raises(CalibrantError, match=r"layers 0 to 1; .*--lora.layers"):
+            attach_lora(base(), rank=2, alpha=4, layers=layers, base_name="b")
+
+
 def test_gpt2_takes_an_adapter_too():
     assert adapter_parameters(attach(base("gpt2")))
 
@@ -225,6 +235,16 @@ def test_a_full_disk_is_one_line(trained, tmp_path, monkeypatch):
 def test_refuses_the_adapter_of_another_base(folder, other):
     message = refusal(folder, other())
     assert message.endswith("some/base and does not fit this model; give that model as --model")
+
+
+@pytest.mark.parametrize("name", ["other/base", "some/other"])
+def test_says_so_where_the_base_bears_another_name(folder, caplog, name):
+    model = base()
+    model.config.name_or_path = name
+    load_adapter(model, folder)
+    said = [record.message for record in caplog.records]
+    assert len(said) == (name == "some/other")
+    assert all("some/base" in line and "some/other" in line for line in said)
 
 
 def test_refuses_what_is_no_adapter_folder(tmp_path):

@@ -1,6 +1,7 @@
 """The recipes from the command line to the finished folder, on the tiny model."""
 
 import json
+import re
 import signal
 
 import numpy as np
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from settings import calibrate_settings, parse_compare
 from transformers import AutoModelForCausalLM
 
+from toolkit.evaluation.report import __doc__ as report_documentation
 from toolkit.models.adapters import load_adapter
 from toolkit.models.base import load_model
 
@@ -50,6 +52,7 @@ def test_a_finished_folder_holds_all_that_an_adapter_needs(finished):
         "worldfacts/chemistry",
     ]
     assert [one["data"] for one in report["before"]] == [one["data"] for one in report["results"]]
+    assert set(report) == set(re.findall(r"^ {4}(\w+)", str(report_documentation), flags=re.M))
     lower, upper = report["training"]["lower"], report["training"]["upper"]
     assert lower["count"] + upper["count"] == 48 and upper["count"] > 0
     assert lower["sha256"] != upper["sha256"]

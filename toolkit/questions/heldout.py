@@ -47,11 +47,12 @@ def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: st
     Raises:
         CalibrantError: They do; the message names one such question.
     """
-    shared = {_content(question) for question in one} & {_content(question) for question in other}
+    known = {_content(question) for question in one}
+    shared = {content: question.text for question in other if (content := _content(question)) in known}
     if shared:
         raise CalibrantError(
-            f"{names} share {len(shared)} questions, such as {min(shared)[0]!r}; give sources that do not "
-            "overlap, such as files with {split} in their names"
+            f"{names} share {len(shared)} questions, such as {min(shared.values())!r}; give sources that do "
+            "not overlap, such as files with {split} in their names"
         )
 
 
