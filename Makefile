@@ -1,4 +1,5 @@
-# make demo   set up, then calibrate the bundled model, measure it, print one table
+# make demo   set up, then calibrate the bundled model, measure it, print one table; a finished demo
+#             stays as it is and the next gets a folder of its own, a killed one is resumed
 # make test   set up, then every check and test that CI runs
 # make check  the same; the name for daily use
 # make clean  remove the environment and what the tools cache (results in runs/ stay)
@@ -22,10 +23,12 @@ DEVELOPMENT := $(VENV)/development-$(HASH)
 .PHONY: demo test check clean
 
 demo: $(RUNTIME)
+	@out=runs/demo; n=1; \
+	while [ -e $$out/comparison.json ]; do n=$$((n + 1)); out=runs/demo-$$n; done; \
+	echo "calibrating the bundled model into $$out ..."; \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(getconf _NPROCESSORS_ONLN)} \
 		$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no \
-		--dynamo_backend no recipes/compare.py \
-		--config recipes/configs/demo.yaml --output_dir runs/demo
+		--dynamo_backend no recipes/compare.py --config recipes/configs/demo.yaml --output_dir $$out
 
 test: check
 	@echo "make test: every check passed"

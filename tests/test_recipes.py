@@ -159,6 +159,24 @@ def test_two_processes_learn_what_one_learns(finished, settings, tmp_path):
         assert torch.allclose(two[key], value, atol=1e-3), key
 
 
+@pytest.mark.slow
+def test_the_bundled_model_learns_from_one_command(tmp_path):
+    done = launch(
+        "calibrate.py", "--config", "recipes/configs/worldfacts.yaml", "--output_dir", tmp_path / "real",
+        "--data.train_limit", 20, "--data.validation_limit", 6, "--data.test", "[worldfacts/chemistry]",
+        "--data.test_limit", 12, "--training.steps", 5, "--calm.lower_steps", 2, "--training.batch_size", 4,
+        "--training.decay", "constant", "--training.warmup_steps", 1, "--training.keep", "last",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "real" / "history.jsonl").read_text().splitlines()]
+    assert rows[-1]["validation_nll"] < rows[0]["validation_nll"]
+    assert all(row["lambda"] > 0 and row["upper_entropy"] > 0 for row in rows[3:])
+    weights = load_file(tmp_path / "real" / "adapter_model.safetensors")
+    assert all(weights[key].any() for key in weights if "lora_B" in key)
+    adapter = json.loads((tmp_path / "real" / "adapter_config.json").read_text())
+    assert adapter["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
 def test_micro_batches_give_the_same_weights(finished, settings, tmp_path):
     command = (
         "calibrate.py",

@@ -1,0 +1,62 @@
+"""The adapters that come with the repository: whole, small, and as good as their reports say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from settings import calibrate_settings
+
+from toolkit.confidence.options import option_confidence
+from toolkit.models.adapters import base_only, load_adapter
+from toolkit.models.bundled import HUB_ID
+from toolkit.models.encoding import encode_questions
+from toolkit.questions.question import MultipleChoice
+from toolkit.questions.sources import load_questions
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = sorted(path.parent for path in (ROOT / "adapters").glob("*/adapter_config.json"))
+MEGABYTE = 1_000_000
+
+
+def test_there_is_an_adapter():
+    assert FOLDERS
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_is_small_names_its_base_and_has_settings_that_resolve(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 12 * MEGABYTE
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == HUB_ID
+    settings = calibrate_settings(folder / "config.yaml", {})
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["method"], report["adapter"]) == (settings.method, folder.name)
+    assert f"# {folder.name}" in (folder / "README.md").read_text()
+    for result in report["results"]:
+        data = load_questions(result["data"]["name"], "test")
+        limit = settings.data.test_limit
+        sample = data if limit is None else data.sample(limit, settings.data.seed)
+        assert sample.sha256 == result["data"]["sha256"]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # from within PEFT
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_bundled_model_with_it_answers_as_in_its_predictions(folder, bundled):
+    base, tokenizer = bundled
+    prompt = calibrate_settings(folder / "config.yaml", {}).prompt
+    rows = pd.read_parquet(folder / "predictions.parquet")
+    rows = rows[(rows["source"] == "worldfacts/chemistry") & (rows["split"] == "test")].head(24)
+    known = {question.id: question for question in load_questions("worldfacts/chemistry", "test")}
+    questions = [known[name] for name in rows["id"]]
+    assert all(isinstance(question, MultipleChoice) for question in questions)
+    encoded = encode_questions(questions, tokenizer, form=prompt.form, style=prompt.style, max_length=2048)
+    model = load_adapter(base, folder)
+    try:
+        found = option_confidence(model, encoded, score=prompt.score, batch_size=8)
+        with base_only(model):
+            before = option_confidence(model, encoded, score=prompt.score, batch_size=8)
+    finally:
+        model.unload()  # the base is shared by all tests
+    expected = np.stack(list(rows["probabilities"]))
+    assert np.abs(np.exp(found.log_probs) - expected).max() < 1e-3
+    assert np.abs(np.exp(before.log_probs) - expected).max() > 0.1
