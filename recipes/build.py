@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from peft import PeftModel
-from settings import CalibrateSettings, DataSettings, ModelSettings, PromptSettings
+from settings import CalibrateSettings, CalmSettings, DataSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.calibration.batches import Batches
@@ -122,6 +122,11 @@ def load_sets(sources: Sequence[str], split: str, limit: int | None, seed: int) 
     return sets if limit is None else [data.sample(limit, seed) for data in sets]
 
 
+def seen(settings: DataSettings) -> list[str]:
+    """Returns the sources whose other splits have a say in a run: in the weights, or in which are kept."""
+    return [*dict.fromkeys([*settings.train, *settings.heldout, *settings.validation])]
+
+
 def _together(sets: Sequence[QuestionSet]) -> list[Question]:
     return [question for data in sets for question in data]
 
@@ -183,7 +188,7 @@ def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
     )
     if settings.method == "calm":
         add_copy(model, THETA_HAT)
-    return model
+    return model.train()  # dropout acts in training from the first step on
 
 
 def build_run(model: PeftModel, settings: CalibrateSettings) -> Trained:
@@ -200,7 +205,7 @@ def build_problem(
     model: PeftModel, settings: CalibrateSettings, accelerator: Accelerator
 ) -> CalibrationProblem:
     """Returns L and F of this model."""
-    calm = settings.calm
+    calm = settings.calm if settings.method == "calm" else CalmSettings()
     try:
         bounds = Bounds(calm.delta_min, calm.delta_max, calm.iota_max)
     except ValueError as error:
@@ -267,11 +272,17 @@ def build_batches(
 def build_schedule(settings: CalibrateSettings) -> Schedule:
     """Returns steps and learning rates."""
     training = settings.training
+    lower_steps = settings.calm.lower_steps if settings.method == "calm" else 0
+    if lower_steps >= training.steps > 0:
+        raise CalibrantError(
+            f"all {training.steps} steps would only fit the lower level; set --training.steps above "
+            f"--calm.lower_steps, which is {lower_steps}"
+        )
     return Schedule(
         steps=training.steps,
         theta_lr=training.learning_rate,
         alpha_lr=settings.calm.alpha_lr,
-        lower_steps=settings.calm.lower_steps if settings.method == "calm" else 0,
+        lower_steps=lower_steps,
         warmup_steps=training.warmup_steps,
         decay=training.decay,
         weight_decay=training.weight_decay,

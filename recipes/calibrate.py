@@ -6,7 +6,7 @@ accelerate launch recipes/calibrate.py --config recipes/configs/worldfacts.yaml 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from build import (
     build_solver,
     build_validation,
     build_view,
+    seen,
 )
 from runs import open_run, run_recipe
 from settings import CalibrateSettings, dump, parse_calibrate
@@ -69,6 +70,7 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
             encode(list(one))
         if settings.method == "sft":
             lower += upper  # plain fine-tuning has one level: it learns from all questions
+            data = replace(data, lower=data.lower + data.upper, upper=[])
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
         model = build_adapter(base, settings)
         run = build_run(model, settings)
@@ -96,8 +98,9 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
         size = settings.report.batch_size
         if before is None:
             with base_only(model):
-                before = build_answers(base, model, sets, settings.prompt, size, "base")
-        after = build_answers(base, model, sets, settings.prompt, size, settings.method, view())
+                before = build_answers(base, model, sets, settings.prompt, size, "base" if main else None)
+        label = settings.method if main else None
+        after = build_answers(base, model, sets, settings.prompt, size, label, view())
         report = _report(settings, folder.name, identity, before, after, data)
         report["kept_step"] = run.best_step
         if main:
@@ -140,13 +143,14 @@ def _report(
         prompt=asdict(settings.prompt),
     )
     levels = {"lower": data.lower, "upper": data.upper}
-    training = {name: QuestionSet(name, "train", tuple(level)) for name, level in levels.items()}
+    training = {name: QuestionSet(name, "train", tuple(level)) for name, level in levels.items() if level}
     report["base"] = identity
     report["before"] = base
     report["training"] = {
         "sources": {
             "lower": settings.data.train,
             "upper": settings.data.heldout or settings.data.train,
+            "seen": seen(settings.data),
         },
         **{name: {"count": len(one), "sha256": one.sha256} for name, one in training.items()},
     }

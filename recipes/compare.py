@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from accelerate import Accelerator, PartialState
-from build import build_answers, build_base, build_data
+from build import build_answers, build_base, build_data, seen
 from calibrate import calibrate
 from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings, calibrate_settings, parse_compare, plain
@@ -35,7 +35,7 @@ from toolkit.evaluation.evaluate import (
 from toolkit.evaluation.files import replacing
 from toolkit.evaluation.plots import reliability_diagram
 from toolkit.evaluation.report import Report, build_report
-from toolkit.models.base import model_identity
+from toolkit.models.base import model_identity, model_name
 from toolkit.questions.question import QuestionSet
 
 BASE = "none"
@@ -58,7 +58,8 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    main = Accelerator().is_main_process
+    accelerator = Accelerator()
+    main = accelerator.is_main_process
     check_methods(settings)
     runs = {
         (name, seed): calibrate_settings(config, keys | {"seed": seed})
@@ -72,7 +73,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
             raise CalibrantError(f"methods must share {part}; let them differ in other keys")
     resolved = {folder_name(name, seed): plain(run) for (name, seed), run in runs.items()}
-    kept = yaml.safe_dump(plain(settings) | {"runs": resolved}, sort_keys=False, allow_unicode=True)
+    kept = yaml.safe_dump({"runs": resolved}, sort_keys=False, allow_unicode=True)
 
     with open_run(folder, kept, finished="comparison.json", active=main):
         data = build_data(shared.data)
@@ -81,8 +82,11 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         answers = {BASE: [base]}
         for (name, seed), run in runs.items():
             target = folder / folder_name(name, seed)
-            if not (target / "report.json").exists():
-                print(f"{name}, seed {seed}", file=sys.stderr)
+            finished = (target / "report.json").exists()
+            accelerator.wait_for_everyone()  # no process may look after another has written
+            if not finished:
+                if main:
+                    print(f"{name}, seed {seed}", file=sys.stderr)
                 calibrate(run, target, before=base)
             answers.setdefault(name, []).append(read_answers(target / "predictions.parquet", sets))
 
@@ -95,7 +99,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
                     for one in found
                     for t in [fit_pooled_temperature(one)]
                 ]
-        table = comparison_table(columns, [*shared.data.train, *shared.data.heldout])
+        table = comparison_table(columns, seen(shared.data))
         if main:
             write_comparison(folder, table, columns, [found[0] for found in answers.values()], list(answers))
     return table
@@ -174,7 +178,7 @@ def report_of(
     shown = settings.report
     return build_report(
         measure(tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.data.seed),
-        model=settings.model.name,
+        model=model_name(settings.model.name),
         adapter=None,
         method=method,
         seed=settings.data.seed,

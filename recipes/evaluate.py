@@ -56,7 +56,8 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             adjustment = load_adjustment(adapter_folder(settings.adapter))
             model = load_adapter(base.model, settings.adapter)
         label = Path(settings.adapter or settings.model).name
-        answered = build_answers(base, model, sets, prompt, settings.batch_size, label, adjustment)
+        shown = label if accelerator.is_main_process else None
+        answered = build_answers(base, model, sets, prompt, settings.batch_size, shown, adjustment)
         report = build_report(
             measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),
             model=str(identity["name"]),

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,13 +44,16 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
         raise CalibrantError(
             f"{folder} cannot be used ({error.strerror}); choose another --output_dir"
         ) from error
+    used = f"{folder} is in use by another command; wait for it, or choose another --output_dir"
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CalibrantError(
-                f"{folder} is in use by another command; wait for it, or choose another --output_dir"
-            ) from error
+            raise CalibrantError(used) from error
+        if not os.path.exists(folder / _LOCK) or not os.path.samestat(
+            os.fstat(lock.fileno()), os.stat(folder / _LOCK)
+        ):  # the command that held it has just removed it
+            raise CalibrantError(used)
         try:
             _refuse_finished(folder, finished)  # by a command that held the lock until now
             _refuse_other(folder, config)
@@ -115,13 +119,13 @@ def run_recipe(main: Callable[[], None]) -> None:
 
 
 def _changes(saved: Path, config: str) -> str:
-    """Returns the keys that differ between a saved config and this one, or nothing."""
+    """Returns the keys that differ between a saved config and this one; a key that is new changes nothing."""
     try:
         before, after = _flat(yaml.safe_load(saved.read_bytes())), _flat(yaml.safe_load(config))
     except (yaml.YAMLError, OSError):
         return "its config.yaml is damaged"
-    keys = [key for key in sorted(before | after) if before.get(key) != after.get(key)]
-    return ", ".join(f"{key}: {before.get(key)} before, {after.get(key)} now" for key in keys)
+    keys = [key for key in sorted(before.keys() & after.keys()) if before[key] != after[key]]
+    return ", ".join(f"{key}: {before[key]} before, {after[key]} now" for key in keys)
 
 
 def _flat(tree: object, prefix: str = "") -> dict[str, object]:

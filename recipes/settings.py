@@ -113,7 +113,7 @@ class CalmSettings:
         lower_steps: Steps, at the start, that only fit the lower level.
         upper: What the upper level raises on held-out inputs: `entropy` (the paper's; no labels needed) or
             closeness to `uniform`, the other direction of the same divergence, which also reaches the most
-            overconfident answers; with `_matched` only while entropy is below the held-out answers' NLL.
+            overconfident answers; with `_matched` only at steps where their entropy is below their NLL.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
         level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`.
         alpha: `vector` (Δ and ι for each vocabulary entry) or `scalar` (one Δ).

@@ -25,7 +25,11 @@ def report(**changes):
         "before": [result("worldfacts/capitals", ece=0.3), result("worldfacts/chemistry", ece=0.4)],
         "results": [result("worldfacts/capitals"), result("worldfacts/chemistry", ece=0.2, ci95=None)],
         "training": {
-            "sources": {"lower": ["worldfacts/capitals"], "upper": ["worldfacts/cities"]},
+            "sources": {
+                "lower": ["worldfacts/capitals"],
+                "upper": ["worldfacts/cities"],
+                "seen": ["worldfacts/capitals", "worldfacts/cities"],
+            },
             "lower": {"count": 90},
             "upper": {"count": 30},
         },
@@ -46,7 +50,7 @@ def test_every_figure_stands_beside_its_count_interval_and_domain():
     assert "in domain | 50" in rows[0] and "0.300 [0.050, 0.150] → 0.100 [0.050, 0.150]" in rows[0]
     assert "out of domain" in rows[1] and "→ 0.200 |" in rows[1]
     assert "12 equal-width" in text and "the mean over its tokens" in text
-    assert "90 questions of `worldfacts/capitals`" in text and "30 others of `worldfacts/cities`" in text
+    assert "90 questions of `worldfacts/capitals`" in text and "30 questions of `worldfacts/cities`" in text
 
 
 def test_an_adjusted_adapter_says_so():
@@ -56,7 +60,7 @@ def test_an_adjusted_adapter_says_so():
 
 def test_names_stay_text():
     source = "`<img src=x onerror=alert(1)>` | a"
-    training = report()["training"] | {"sources": {"lower": [source], "upper": [source]}}
+    training = report()["training"] | {"sources": {"lower": [source], "upper": [source], "seen": []}}
     text = card_text("mine", report(training=training), "raw")
     assert "`<img src=x onerror=alert(1)> / a`" in text
 

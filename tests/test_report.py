@@ -50,7 +50,7 @@ def full_disk(limit):
 
 def test_report_holds_every_documented_key():
     report = build(bins=5)
-    described = set(re.findall(r"^ {4}(\w+)", r.__doc__.split("has more:")[0], flags=re.M))
+    described = set(re.findall(r"^ {4}(\w+)", r.__doc__.split("A recipe adds")[0], flags=re.M))
     assert set(report) == described
     assert report["schema"] == "calibrant.report/1"
     assert datetime.fromisoformat(report["created"]).utcoffset() == timedelta(0)

@@ -37,13 +37,7 @@ class Bounds:
 
 def initial_alpha(kind: Kind, vocabulary: int) -> list[Tensor]:
     """Returns the unconstrained α at which Δ = 1 and ι = 0: zeros, shapes [(V,), (V,)] or [()]."""
-    return (
-        [
-            torch.zeros(()),
-        ]
-        if kind == "scalar"
-        else [torch.zeros(vocabulary) for _ in range(2)]
-    )
+    return [torch.zeros(())] if kind == "scalar" else [torch.zeros(vocabulary), torch.zeros(vocabulary)]
 
 
 def bounded(alpha: Sequence[Tensor], bounds: Bounds) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ def ascend(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tenso
 
 
 def ascend_while_overconfident(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
-    """F = −spread while H̄ < NLL, and 0 from there on: the most spread subject to H̄ ≤ NLL.
+    """F = −spread while H̄ < NLL on this step's held-out batch, and 0 where it is not.
 
     At the temperature that minimises NLL, E[H] = E[NLL] (Guo et al. 2017, arXiv 1706.04599): an overconfident
     model has H̄ < NLL, a uniform one H̄ > NLL.

@@ -153,6 +153,8 @@ def train(
         began = time.monotonic()
         torch.manual_seed(seed * 1_000_003 + step)  # dropout
         level = problem.lower(lower.at(step, accelerator.device))
+        if step == schedule.lower_steps and run.theta_hat:
+            _assign(run.theta_hat, run.theta)  # θ̂ starts where the bilevel phase starts
         if step < schedule.lower_steps:
             direction = descend(level, run.theta, run.alpha)
         else:

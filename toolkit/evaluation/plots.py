@@ -66,7 +66,7 @@ def reliability_diagram(panels: Sequence[Panel], path: Path, *, columns: int = 2
         row, column = divmod(place, columns)
         upper = figure.add_subplot(grid[2 * row, column])
         lower = figure.add_subplot(grid[2 * row + 1, column], sharex=upper)
-        _draw_reliability(upper, lower, Panel(*panel), bins)
+        _draw_reliability(upper, lower, panel, bins)
         if column == 0:
             upper.set_ylabel("accuracy")
             lower.set_ylabel("questions")

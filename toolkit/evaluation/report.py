@@ -21,11 +21,15 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
         option_mass  mean probability that the model gives to all options together, or null
         reliability  for each bin: low, high, count, confidence, accuracy, ci95 of the accuracy
 
-The report of a run of calibrate.py has more:
+A recipe adds
 
     base         name, revision, dtype and parameters of the base model
+
+and calibrate.py has more:
+
     before       the base model's `results` on the same questions
-    training     sources of the lower and the upper level, count and sha256 of their questions
+    training     sources of the lower and the upper level, and all that training or the choice of the
+                 weights has seen a split of; count and sha256 of each level's questions
     kept_step    the step after which the weights are what they are now
 """
 

