@@ -38,7 +38,9 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         CalibrantError: Any fault that the user can mend.
     """
     accelerator = Accelerator()
-    prompt = prompt_of(settings)
+    adapter = None if settings.adapter is None else adapter_folder(settings.adapter)
+    trained = trained_settings(adapter)
+    prompt = prompt_of(settings, trained)
     with open_run(folder, dump(settings), finished="report.json", active=accelerator.is_main_process):
         sets = load_sets(settings.data, settings.split, settings.limit, settings.seed)
         chosen = ModelSettings(
@@ -52,9 +54,9 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         identity = model_identity(chosen.name, base.model, chosen.revision)
         model: torch.nn.Module = base.model
         adjustment = None
-        if settings.adapter is not None:
-            adjustment = load_adjustment(adapter_folder(settings.adapter))
-            model = load_adapter(base.model, settings.adapter)
+        if adapter is not None:
+            adjustment = load_adjustment(adapter)
+            model = load_adapter(base.model, adapter)
         label = Path(settings.adapter or settings.model).name
         shown = label if accelerator.is_main_process else None
         answered = build_answers(base, model, sets, prompt, settings.batch_size, shown, adjustment)
@@ -62,7 +64,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),
             model=str(identity["name"]),
             adapter=settings.adapter,
-            method=_adapter_config(settings.adapter).get("method", "none"),
+            method="none" if adapter is None else trained.get("method", "unknown"),
             seed=settings.seed,
             prompt=asdict(prompt),
         )
@@ -74,16 +76,9 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
     return report
 
 
-def prompt_of(settings: EvaluateSettings) -> PromptSettings:
-    """Returns the prompt: what the command line says, else what the adapter was trained with."""
-    trained = _trained_prompt(settings.adapter)
-    given = {key: value for key in ("form", "style", "score") if (value := getattr(settings, key))}
-    return replace(trained, **given)
-
-
-def _adapter_config(adapter: str | None) -> dict[str, Any]:
-    """Returns the settings that an adapter was trained with, or nothing."""
-    if adapter is None or not (path := adapter_folder(adapter) / "config.yaml").is_file():
+def trained_settings(adapter: Path | None) -> dict[str, Any]:
+    """Returns the settings that an adapter was trained with, or nothing where none are known."""
+    if adapter is None or not (path := adapter / "config.yaml").is_file():
         return {}
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -92,19 +87,22 @@ def _adapter_config(adapter: str | None) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _trained_prompt(adapter: str | None) -> PromptSettings:
-    """Returns the prompt that an adapter was trained with, or the default one."""
-    prompt = _adapter_config(adapter).get("prompt", {})
+def prompt_of(settings: EvaluateSettings, trained: dict[str, Any]) -> PromptSettings:
+    """Returns the prompt: what the command line says, else what the adapter was trained with."""
     try:
-        trained = PromptSettings(**prompt)
+        prompt = PromptSettings(**trained.get("prompt", {}))
     except TypeError as error:
-        raise CalibrantError(f"the prompt in the config.yaml of {adapter} is damaged: {prompt}") from error
+        raise CalibrantError(
+            f"the adapter's config.yaml has a damaged prompt, {trained['prompt']}; train the adapter again"
+        ) from error
+    given = {key: value for key in ("form", "style", "score") if (value := getattr(settings, key))}
+    prompt = replace(prompt, **given)
     for key, hint in get_type_hints(PromptSettings).items():
-        if getattr(trained, key) not in get_args(hint):
+        if getattr(prompt, key) not in get_args(hint):
             raise CalibrantError(
-                f"the config.yaml of {adapter} has the unknown {key} {getattr(trained, key)!r}; give --{key}"
+                f"the adapter's config.yaml has the unknown {key} {getattr(prompt, key)!r}; give --{key}"
             )
-    return trained
+    return prompt
 
 
 def main() -> None:

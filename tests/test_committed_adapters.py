@@ -9,6 +9,7 @@ import pytest
 from settings import calibrate_settings
 
 from toolkit.confidence.options import option_confidence
+from toolkit.evaluation.metrics import metrics
 from toolkit.models.adapters import base_only, load_adapter
 from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import encode_questions
@@ -37,6 +38,27 @@ def test_a_folder_is_small_names_its_base_and_has_settings_that_resolve(folder):
         limit = settings.data.test_limit
         sample = data if limit is None else data.sample(limit, settings.data.seed)
         assert sample.sha256 == result["data"]["sha256"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_its_report_follows_from_its_predictions(folder):
+    report = json.loads((folder / "report.json").read_text())
+    rows = pd.read_parquet(folder / "predictions.parquet")
+    for result in report["results"]:
+        mine = rows[(rows["source"] == result["data"]["name"]) & (rows["split"] == "test")]
+        assert len(mine) == result["data"]["count"]
+        log_probs = np.log(np.stack(list(mine["probabilities"])))
+        values = metrics(log_probs, mine["answer"].to_numpy(), result["binning"]["bins"])
+        for name, value in values.items():
+            assert result[name]["value"] == pytest.approx(value, abs=1e-9), name
+
+
+def test_the_readme_shows_the_committed_tables():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tables = sorted((ROOT / "recipes" / "results").glob("*/comparison.md"))
+    assert tables
+    for table in tables:
+        assert table.read_text(encoding="utf-8").strip() in readme, table.parent.name
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # from within PEFT

@@ -60,6 +60,7 @@ def settings(tmp_path, tiny_folder):
         (["--lora.targets", "[no_such_layer]"], ["--lora.targets"]),
         (["--data.train_limit", "1"], ["heldout_share"]),
         (["--config", "no-such.yaml"], ["no-such.yaml"]),
+        (["--training.steps", "2"], ["--training.steps", "--calm.lower_steps"]),
         (["--training.batch_size", "0"], ["training.batch_size", "0"]),
         (["--training.learning_rate", "nan"], ["training.learning_rate", "nan"]),
         (["--report.bins", "0"], ["report.bins"]),
@@ -276,14 +277,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("limit", [600, 20_000, 120_000])
-def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(settings, tmp_path, limit):
+@pytest.mark.parametrize(
+    ("limit", "place"), [(600, "config.yaml"), (20_000, "checkpoint"), (120_000, ".png")]
+)
+def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(settings, tmp_path, limit, place):
     """Fails at the config, at a checkpoint, and at a figure of the finished folder."""
     command = ("calibrate.py", "--config", settings, "--output_dir", tmp_path / "out")
     full = launch(*command, python=DISK.format(limit=limit))
     assert full.returncode == 2, full.stderr
     lines = said(full)
     assert len(lines) == 1 and lines[0].startswith("error: ") and "free some space" in lines[0], full.stderr
+    assert place in lines[0]
     assert not (tmp_path / "out" / "report.json").exists()
     assert not list(tmp_path.rglob("*.partial"))
     again = launch(*command)

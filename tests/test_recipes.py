@@ -54,6 +54,7 @@ def test_a_finished_folder_holds_all_that_an_adapter_needs(finished):
     assert [one["data"] for one in report["before"]] == [one["data"] for one in report["results"]]
     assert set(report) == set(re.findall(r"^ {4}(\w+)", str(report_documentation), flags=re.M))
     lower, upper = report["training"]["lower"], report["training"]["upper"]
+    assert report["training"]["sources"]["seen"] == ["worldfacts/capitals", "worldfacts/languages"]
     assert lower["count"] + upper["count"] == 48 and upper["count"] > 0
     assert lower["sha256"] != upper["sha256"]
     assert "# finished" in (finished / "README.md").read_text()
@@ -130,18 +131,33 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_a_run_killed_within_a_checkpoint_ends_with_the_weights_of_one_left_alone(
     finished, settings, tmp_path, call
 ):
-    command = ("calibrate.py", "--config", settings, "--output_dir", tmp_path / "finished")
-    killed = launch(*command, python=KILL.format(call=call))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left = {path.name for path in (tmp_path / "finished" / "checkpoints").iterdir()}
-    assert f"step-{2 * call:07}.partial" in left and f"step-{2 * call:07}.pt" not in left
-    assert not (tmp_path / "finished" / "report.json").exists()
-    resumed = launch(*command)
-    assert resumed.returncode == 0, resumed.stderr
+    killed_and_resumed(settings, tmp_path / "finished", call)
     alone, ours = contents(finished), contents(tmp_path / "finished")
     assert ours.keys() == alone.keys()
     for name in ("adapter_model.safetensors", "calibration.safetensors", "predictions.parquet", "README.md"):
         assert ours[name] == alone[name], name
+
+
+def test_dropout_too_is_resumed(settings, finished, tmp_path):
+    keys = ("--lora.dropout", 0.2)
+    killed_and_resumed(settings, tmp_path / "killed", 2, *keys)
+    left = launch("calibrate.py", "--config", settings, "--output_dir", tmp_path / "alone", *keys)
+    assert left.returncode == 0, left.stderr
+    name = "adapter_model.safetensors"
+    alone, ours = contents(tmp_path / "alone")[name], contents(tmp_path / "killed")[name]
+    assert ours == alone and ours != contents(finished)[name]
+
+
+def killed_and_resumed(settings, folder, call, *keys):
+    """Kills a run within its `call`-th checkpoint, and gives the same command again."""
+    command = ("calibrate.py", "--config", settings, "--output_dir", folder, *keys)
+    killed = launch(*command, python=KILL.format(call=call))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert f"step-{2 * call:07}.partial" in left and f"step-{2 * call:07}.pt" not in left
+    assert not (folder / "report.json").exists()
+    resumed = launch(*command)
+    assert resumed.returncode == 0, resumed.stderr
 
 
 def test_two_processes_learn_what_one_learns(finished, settings, tmp_path):
@@ -224,6 +240,8 @@ def test_compare_shows_every_method_on_every_test_set(compared):
     for one, other in zip(sft["results"], tempered["results"], strict=True):
         assert one["accuracy"]["value"] == other["accuracy"]["value"]
         assert one["nll"]["value"] != other["nll"]["value"]
+    plain = json.loads((folder / "out" / "sft-seed0" / "report.json").read_text())
+    assert plain["training"]["lower"]["count"] == 48 and "upper" not in plain["training"]  # one level
     own = json.loads((folder / "out" / "calm-seed1" / "report.json").read_text())
     for one, other in zip(own["results"], written["methods"]["calm"][1]["results"], strict=True):
         assert one["conf_ece"]["value"] == pytest.approx(other["conf_ece"]["value"], abs=1e-6)
@@ -253,7 +271,5 @@ def test_every_config_is_valid_and_every_key_has_a_comment(path):
     else:
         assert calibrate_settings(path, {})
     for line in text.splitlines():
-        is_group = (
-            line.rstrip().endswith(":") or line.startswith(("calibration", "methods", "  ", "#")) or not line
-        )
-        assert "#" in line or is_group, f"{path.name}: {line} has no comment"
+        bare = line.rstrip().endswith(":") or line.lstrip().startswith(("#", "- ")) or not line
+        assert "#" in line or bare, f"{path.name}: {line} has no comment"

@@ -129,8 +129,13 @@ def bome(
     return Direction(direction[: len(theta)], direction[len(theta) :], record)
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """Returns the tensor in float64, or as it is on Apple's GPUs, which have no float64."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
 def _dot(a: Tensors, b: Tensors) -> float:
-    return sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
+    return sum(float((wide(x) * wide(y)).sum()) for x, y in zip(a, b, strict=True))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from toolkit.calibration.bilevel import Gradient, Oracle, Tensors
+from toolkit.calibration.bilevel import Gradient, Oracle, Tensors, wide
 from toolkit.calibration.losses import Bounds, bounded, cross_entropy
 from toolkit.calibration.objectives import Objective, Spread, entropy
 from toolkit.models.adapters import activate, adapter_parameters
@@ -143,4 +143,4 @@ class CalibrationProblem:
 
 
 def _sum_and_count(term: Tensor) -> Tensor:
-    return torch.stack([term.detach().sum(), torch.tensor(term.numel(), device=term.device)]).double()
+    return wide(torch.stack([term.detach().sum(), torch.tensor(float(term.numel()), device=term.device)]))

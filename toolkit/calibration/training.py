@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend
+from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend, wide
 from toolkit.calibration.checkpoints import load_checkpoint, save_checkpoint
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.oracles import CalibrationProblem
@@ -202,7 +202,7 @@ def _validated(row: Row, run: Trained, validate: Callable[[], Row], criterion: C
 
 def _clip(direction: Tensors, max_norm: float) -> float:
     """Scales the direction in place to the given norm at most and returns the norm it had."""
-    norm = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
+    norm = math.sqrt(sum(float(wide(d).square().sum()) for d in direction))
     if norm > max_norm:
         for d in direction:
             d *= max_norm / norm

@@ -68,8 +68,8 @@ def option_confidence(
         for chunk in tqdm(chunks, desc=description, unit="batch", disable=description is None):
             batch = collate([questions[i] for i in chunk], layout=layout, pad_id=pad_id).to(device)
             logits = predictive(model, batch)
-            found = option_scores(logits, batch, adjustment, score).double().log_softmax(-1)
-            log_probs[chunk, : found.shape[1]] = found.cpu().numpy()
+            found = option_scores(logits, batch, adjustment, score).cpu().double().log_softmax(-1)
+            log_probs[chunk, : found.shape[1]] = found.numpy()
             mass[chunk] = option_scores(logits, batch, adjustment).exp().sum(-1).cpu().numpy()
     finally:
         model.train(was_training)
