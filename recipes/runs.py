@@ -124,8 +124,8 @@ def _changes(saved: Path, config: str) -> str:
         before, after = _flat(yaml.safe_load(saved.read_bytes())), _flat(yaml.safe_load(config))
     except (yaml.YAMLError, OSError):
         return "its config.yaml is damaged"
-    keys = [key for key in sorted(before.keys() & after.keys()) if before[key] != after[key]]
-    return ", ".join(f"{key}: {before[key]} before, {after[key]} now" for key in keys)
+    keys = [key for key in sorted(before) if key not in after or before[key] != after[key]]
+    return ", ".join(f"{key}: {before[key]} before, {after.get(key)} now" for key in keys)
 
 
 def _flat(tree: object, prefix: str = "") -> dict[str, object]:
