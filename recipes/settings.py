@@ -1,9 +1,8 @@
 """What the recipes can be told: strict dataclasses, filled from YAML and the command line."""
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -291,7 +290,7 @@ class OneLineParser(ArgumentParser):
     def read(self, arguments: Sequence[str] | None) -> dict[str, Any]:
         """Returns the values of all keys; a config that is no text is a fault like any other."""
         try:
-            values: dict[str, Any] = self.instantiate(self.parse_args(arguments)).as_dict()
+            values: dict[str, Any] = _builtin(self.instantiate(self.parse_args(arguments)).as_dict())
         except UnicodeDecodeError as error:
             self.error(f"the config is no UTF-8 text ({error.reason})")
         return values
@@ -364,10 +363,24 @@ def calibrate_settings(path: Path, overrides: dict[str, Any]) -> CalibrateSettin
     parser.add_class_arguments(CalibrateSettings)
     try:
         merged = parser.parse_object(overrides, namespace=parser.parse_path(path))
-        values = parser.instantiate(merged).as_dict()
+        values = _builtin(parser.instantiate(merged).as_dict())
     except (ArgumentError, TypeError, OSError, ValueError) as error:
         raise CalibrantError(f"{path}: {_one_line(error)}; see calibrate.py --help") from error
     return CalibrateSettings(**values)
+
+
+def _builtin(value: Any) -> Any:
+    """Turns the parser's own kinds of numbers into int and float, which any file format takes."""
+    if is_dataclass(value):
+        for item in fields(value):
+            setattr(value, item.name, _builtin(getattr(value, item.name)))
+        return value
+    if isinstance(value, dict):
+        return {key: _builtin(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_builtin(item) for item in value]
+    kind = next((kind for kind in (bool, int, float) if isinstance(value, kind)), None)
+    return value if kind is None else kind(value)
 
 
 def _one_line(message: object) -> str:
@@ -378,9 +391,8 @@ def _one_line(message: object) -> str:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Returns settings as dicts, lists, strings and numbers; the parser's numbers are types of their own."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return values
+    """Returns settings as dicts, lists, strings and numbers."""
+    return asdict(settings)
 
 
 def dump(settings: Any) -> str:

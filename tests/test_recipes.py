@@ -12,7 +12,7 @@ import yaml
 from peft import PeftModel
 from recipe_runs import ROOT, config, contents, launch, said
 from safetensors.torch import load_file
-from settings import calibrate_settings, parse_compare
+from settings import calibrate_settings, parse_calibrate, parse_compare
 from transformers import AutoModelForCausalLM
 
 from toolkit.evaluation.report import __doc__ as report_documentation
@@ -258,6 +258,39 @@ def test_an_interrupted_comparison_runs_only_what_is_missing(compared):
     assert done.stdout == table
     rewritten = {path.parent.name for path, when in before.items() if path.stat().st_mtime_ns != when}
     assert rewritten == {"out", "calm-seed1"}
+
+
+def test_a_comparison_goes_on_with_the_same_settings_only(compared):
+    folder, _ = compared
+    saved = (folder / "out" / "comparison.json").read_bytes()
+    (folder / "out" / "comparison.json").unlink()
+    before = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(before.replace("steps: 6", "steps: 7"))
+    done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
+    assert done.returncode != 0
+    assert "other settings" in said(done)[0] and "training.steps: 6 before, 7 now" in said(done)[0]
+    (folder / "config.yaml").write_text(before)
+    (folder / "out" / "comparison.json").write_bytes(saved)
+
+
+def test_a_comparison_killed_within_a_checkpoint_is_resumed(compared, tmp_path):
+    folder, table = compared
+    command = ("compare.py", "--config", folder / "compare.yaml", "--output_dir", tmp_path / "out")
+    killed = launch(*command, python=KILL.format(call=2))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (tmp_path / "out" / "sft-seed0" / "checkpoints" / "step-0000002.pt").exists()
+    resumed = launch(*command)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == table
+
+
+def test_settings_are_plain_numbers_however_they_come(settings):
+    given = ["--config", str(settings), "--output_dir", "x", "--training.weight_decay", "0.01"]
+    for one in (parse_calibrate(given)[0], calibrate_settings(settings, {"training.weight_decay": 0.01})):
+        for part in (one, one.model, one.data, one.lora, one.calm, one.training, one.report):
+            for name, value in vars(part).items():
+                if isinstance(value, int | float):
+                    assert type(value) in (bool, int, float), name
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Checkpoints that a kill cannot spoil: written beside their place, then renamed into it."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,5 +74,5 @@ def _finished(folder: Path) -> list[Path]:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
     return lines[0] if lines else type(error).__name__

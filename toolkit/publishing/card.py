@@ -101,7 +101,8 @@ def _table(report: Report) -> str:
         data = after["data"]
         place = "in domain" if data["name"] in sources else "out of domain"
         cells = [f"{_interval(before[key])} → {_interval(after[key])}" for key in _SHOWN]
-        lines.append(f"| {_code(data['name'])} | {place} | {data['count']} | " + " | ".join(cells) + " |")
+        name = data["name"] if data["split"] == "test" else f"{data['name']} ({data['split']})"
+        lines.append(f"| {_code(name)} | {place} | {data['count']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
