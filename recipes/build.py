@@ -105,8 +105,8 @@ def build_data(settings: DataSettings) -> Data:
     sources = settings.validation or settings.train
     validation = load_sets(sources, "validation", settings.validation_limit, seed)
     test = load_sets(settings.test, "test", settings.test_limit, seed)
+    chosen = _together(validation)
     for data in test:
-        chosen = [question for one in validation for question in one]
         check_disjoint(chosen, list(data), f"validation and the {data.split} split of {data.name}")
     for data in [*validation, *test]:
         check_disjoint([*lower, *upper], list(data), f"training and the {data.split} split of {data.name}")

@@ -17,7 +17,7 @@ from accelerate import Accelerator, PartialState
 from build import build_answers, build_base, build_data, seen
 from calibrate import calibrate
 from runs import open_run, run_recipe
-from settings import CalibrateSettings, CompareSettings, calibrate_settings, parse_compare, plain
+from settings import CalibrateSettings, CompareSettings, calibrate_settings, parse_compare
 
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
@@ -72,7 +72,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     for part in ("model", "prompt", "data", "report"):
         if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
             raise CalibrantError(f"methods must share {part}; let them differ in other keys")
-    resolved = {folder_name(name, seed): plain(run) for (name, seed), run in runs.items()}
+    resolved = {folder_name(name, seed): asdict(run) for (name, seed), run in runs.items()}
     kept = yaml.safe_dump({"runs": resolved}, sort_keys=False, allow_unicode=True)
 
     with open_run(folder, kept, finished="comparison.json", active=main):
@@ -132,7 +132,8 @@ def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder
     if not answered_before:
         base = build_base(settings.model, accelerator.device)
         size = settings.report.batch_size
-        answered = build_answers(base, base.model, sets, settings.prompt, size, "base")
+        label = "base" if accelerator.is_main_process else None
+        answered = build_answers(base, base.model, sets, settings.prompt, size, label)
         if accelerator.is_main_process:
             report = report_of(answered, settings, BASE, None)
             report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)

@@ -390,11 +390,6 @@ def _one_line(message: object) -> str:
     return " ".join([*lines[:1], *reasons[:1]])
 
 
-def plain(settings: Any) -> dict[str, Any]:
-    """Returns settings as dicts, lists, strings and numbers."""
-    return asdict(settings)
-
-
 def dump(settings: Any) -> str:
     """Returns settings as YAML with every key."""
-    return yaml.safe_dump(plain(settings), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True)

@@ -13,8 +13,8 @@ LAUNCH = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_pr
           "--dynamo_backend", "no", "--cpu", "--quiet")  # fmt: skip
 
 
-def config(folder: Path, tiny: Path, **changes: Any) -> Path:
-    """Writes a config of a few steps on a few questions; `changes` are keys with dots."""
+def config(folder: Path, tiny: Path) -> Path:
+    """Writes a config of a few steps on a few questions."""
     keys: dict[str, Any] = {
         "model": {"name": str(tiny), "dtype": "float32"},
         "prompt": {"score": "token"},
@@ -38,12 +38,6 @@ def config(folder: Path, tiny: Path, **changes: Any) -> Path:
         },
         "report": {"resamples": 20},
     }
-    for key, value in changes.items():
-        *parents, last = key.split("__")
-        place = keys
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
     path = folder / "config.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(keys))
