@@ -3,25 +3,19 @@
 python recipes/benchmarks/options.py --model bundled --questions 64 --repeats 5 --output_dir runs/benchmark
 """
 
-import argparse
-import json
-import platform
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any, NoReturn, get_args
+from typing import get_args
 
 import numpy as np
-import torch
+from measure import Parser, Result, circumstances, facts, in_turn, markdown, positive, ratio
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from toolkit.confidence.options import OptionConfidence, option_confidence
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.files import replacing
 from toolkit.models.base import default_device, load_model, model_identity
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.layout import choose_layout, layout_for
@@ -34,8 +28,6 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 
 TOLERANCE = 1e-4
 """Largest difference of a log-probability between the layouts, in nats."""
-
-Result = dict[str, Any]
 
 
 def benchmark(name: str, count: int, repeats: int, seed: int) -> Result:
@@ -63,13 +55,12 @@ def benchmark(name: str, count: int, repeats: int, seed: int) -> Result:
 
     sizes = {layout: best_batch_size(model, questions, layout) for layout in LAYOUTS}
     tokens = {layout: count_tokens(model, questions, layout, sizes[layout]) for layout in LAYOUTS}
-    seconds: dict[Layout, list[float]] = {layout: [] for layout in LAYOUTS}
     scores: dict[Layout, OptionConfidence] = {}
-    for _ in tqdm(range(repeats), desc="timing both layouts", unit="repeat"):
-        for layout in LAYOUTS:
-            start = perf_counter()
-            scores[layout] = option_confidence(model, questions, layout=layout, batch_size=sizes[layout])
-            seconds[layout].append(perf_counter() - start)
+
+    def score(layout: Layout) -> None:
+        scores[layout] = option_confidence(model, questions, layout=layout, batch_size=sizes[layout])
+
+    seconds = in_turn({layout: partial(score, layout) for layout in LAYOUTS}, repeats, "timing both layouts")
 
     packed, separate = (scores[layout].log_probs for layout in LAYOUTS)
     present = np.isfinite(separate)
@@ -83,10 +74,7 @@ def benchmark(name: str, count: int, repeats: int, seed: int) -> Result:
         "model": model_identity(name, model),
         "data": {"name": data.name, "split": data.split, "count": len(data), "sha256": data.sha256},
         "seed": seed,
-        "device": model.device.type,
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version()}
-        | {package: version(package) for package in ("calibrant", "torch", "transformers")},
+        **circumstances(),
         "largest_difference": difference,
         "layouts": {
             layout: {
@@ -97,7 +85,7 @@ def benchmark(name: str, count: int, repeats: int, seed: int) -> Result:
             }
             for layout in LAYOUTS
         },
-        "ratio": median(seconds["separate"]) / median(seconds["packed"]),
+        "ratio": ratio(seconds, "separate", "packed"),
     }
 
 
@@ -130,51 +118,35 @@ def table(result: Result) -> str:
     """Returns the result as a Markdown table, with a line on what it depends on."""
     data, count = result["data"], result["data"]["count"]
     slowest = result["layouts"]["separate"]["median_seconds"]
-    lines = [
-        "| layout | questions a pass | tokens | seconds (median) | questions/s | times as fast |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for layout, row in result["layouts"].items():
-        seconds = row["median_seconds"]
-        lines.append(
-            f"| {layout} | {row['batch_size']} | {row['tokens']} | {seconds:.2f} | {count / seconds:.1f} | "
-            f"{slowest / seconds:.2f} |"
+    rows = [
+        (
+            layout,
+            row["batch_size"],
+            row["tokens"],
+            f"{row['median_seconds']:.2f}",
+            f"{count / row['median_seconds']:.1f}",
+            f"{slowest / row['median_seconds']:.2f}",
         )
-    facts = (
-        f"{result['model']['name']} in {result['model']['dtype']}",
-        f"{result['device']} with {result['threads']} threads",
-        f"{count} questions of {data['name']} ({data['split']}, sha256 {data['sha256'][:12]}...)",
-        f"seed {result['seed']}",
-        f"{len(result['layouts']['packed']['seconds'])} repeats in turn",
-        *(f"{package} {number}" for package, number in result["versions"].items()),
-        f"log-probabilities agree within {result['largest_difference']:.1g} nats",
-    )
-    return "\n".join([*lines, "", "; ".join(facts) + "."])
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose faults are one line on stderr and exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the fault and how to see every key, and exits."""
-        print(f"error: {message}; see --help for every key", file=sys.stderr)
-        sys.exit(2)
-
-
-def positive(text: str) -> int:
-    """Reads a whole number above 0."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+        for layout, row in result["layouts"].items()
+    ]
+    lines = [
+        markdown(
+            rows,
+            ("layout", "questions a pass", "tokens", "seconds (median)", "questions/s", "times as fast"),
+        ),
+        "",
+        f"{result['model']['name']} in {result['model']['dtype']}; {count} questions of {data['name']} "
+        f"({data['split']}, sha256 {data['sha256'][:12]}...); seed {result['seed']}; "
+        f"{len(result['layouts']['packed']['seconds'])} repeats in turn; log-probabilities agree within "
+        f"{result['largest_difference']:.1g} nats; {facts(result)}.",
+    ]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line, measures, prints the table, and writes it where a folder is given."""
-    parser = OneLineParser(
-        prog="options.py",
-        description="Times scoring all options of a question in one row against one row per option.",
-        allow_abbrev=False,
+    parser = Parser(
+        "options", "Times scoring all options of a question in one row against one row per option."
     )
     parser.add_argument("--model", default="bundled", help="a Hub id, a local folder, or bundled (default)")
     parser.add_argument(
@@ -182,19 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--repeats", type=positive, default=5, help="timed passes of each layout (default 5)")
     parser.add_argument("--seed", type=int, default=0, help="seeds the sample of questions (default 0)")
-    parser.add_argument("--output_dir", type=Path, help="takes options.json and options.md (default none)")
-    given = parser.parse_args(arguments)
-    files = [given.output_dir / f"options.{kind}" for kind in ("json", "md")] if given.output_dir else []
-    if any(file.exists() for file in files):
-        parser.error(f"{given.output_dir} already holds a benchmark; choose another --output_dir")
-    try:
-        result = benchmark(given.model, given.questions, given.repeats, given.seed)
-        print(table(result))
-        for file, text in zip(files, (json.dumps(result, indent=2), table(result)), strict=False):
-            with replacing(file) as partial:
-                partial.write_text(text + "\n", encoding="utf-8")
-    except CalibrantError as error:
-        parser.error(str(error))
+    parser.run(
+        arguments,
+        lambda given: benchmark(given.model, given.questions, given.repeats, given.seed),
+        table,
+    )
 
 
 if __name__ == "__main__":
