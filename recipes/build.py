@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from parsing import Launch
 from peft import PeftModel
 from settings import CalibrateSettings, CalmSettings, DataSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import bome, descend
+from toolkit.calibration.bilevel import bome, finite_difference
 from toolkit.calibration.losses import Bounds, bounded, initial_alpha
 from toolkit.calibration.objectives import OBJECTIVES
 from toolkit.calibration.oracles import CalibrationProblem
@@ -24,11 +26,12 @@ from toolkit.evaluation.evaluate import Answered, answer_sets
 from toolkit.evaluation.metrics import metrics
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
 from toolkit.models.adjustment import Adjustment
-from toolkit.models.base import load_model
+from toolkit.models.base import load_model, parse_dtype
 from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.layout import choose_layout, layout_for
 from toolkit.models.predictive import Layout
+from toolkit.models.sharding import check_engine, is_sharded, load_whole, shard_base
 from toolkit.questions.heldout import check_disjoint, hold_out
 from toolkit.questions.question import Question, QuestionSet
 from toolkit.questions.sources import load_questions
@@ -48,12 +51,14 @@ class Base:
         tokenizer: Its tokenizer.
         max_length: Its context, in tokens.
         layout: How options are laid out for it.
+        accelerator: Its device, and the processes that share the work.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     max_length: int
     layout: Layout
+    accelerator: Accelerator
 
 
 @dataclass(frozen=True)
@@ -66,24 +71,56 @@ class Data:
     test: list[QuestionSet]
 
 
-def build_base(settings: ModelSettings, device: torch.device) -> Base:
-    """Loads the base model on a device and finds out whether it takes packed options."""
+def build_accelerator(launch: Launch) -> Accelerator:
+    """Returns the processes and devices of this launch, with the tracker that is asked for.
+
+    Raises:
+        CalibrantError: The tracker is not installed, or the engine cannot shard a frozen base.
+    """
+    check_engine()
+    tracker = launch.log_with
+    if tracker and tracker not in map(str, get_available_trackers()):
+        raise CalibrantError(f"--log_with {tracker} needs its package; run: pip install {tracker}")
+    accelerator = Accelerator(log_with=tracker, project_dir=launch.output_dir / "logs")
+    load_whole()
+    return accelerator
+
+
+def build_base(settings: ModelSettings, accelerator: Accelerator) -> Base:
+    """Loads the base model, on this process's device where it is to stay whole; see `place` for what is next.
+
+    A base that is sharded stays in the host's memory until then, 4-bit weights packed into a floating type.
+    """
+    sharded = is_sharded(accelerator)
     model, tokenizer = load_model(
         settings.name,
         dtype=settings.dtype,
+        quantization=None if settings.quantization == "none" else settings.quantization,
+        storage=parse_dtype(settings.dtype) if sharded else torch.uint8,
+        device="cpu" if sharded else accelerator.device,
         trust_remote_code=settings.trust_remote_code,
         allow_pickle=settings.allow_pickle,
         revision=settings.revision,
     )
-    model = model.to(device)  # type: ignore[arg-type]
-    layout = choose_layout(model, model.config.vocab_size)
+    max_length = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    return Base(model, tokenizer, max_length, "separate", accelerator)
+
+
+def place(base: Base, model: PreTrainedModel | PeftModel) -> Base:
+    """Shards the model if the launch says so, and finds out whether it takes packed options.
+
+    Args:
+        base: The base.
+        model: The base itself, or with the adapters that it will have.
+    """
+    shard_base(model, base.accelerator)
+    layout = choose_layout(model, base.model.config.vocab_size)
     if layout == "separate":
         logger.warning(
             "%s does not take packed options: each option gets a pass of its own, which is slower",
-            model.config.model_type,
+            base.model.config.model_type,
         )
-    max_length = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-    return Base(model, tokenizer, max_length, layout)
+    return replace(base, layout=layout)
 
 
 def build_data(settings: DataSettings) -> Data:
@@ -166,6 +203,7 @@ def build_answers(
         layout=base.layout,
         batch_size=batch_size,
         label=label,
+        accelerator=base.accelerator,
     )
 
 
@@ -188,12 +226,14 @@ def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
     )
     if settings.method == "calm":
         add_copy(model, THETA_HAT)
-    return model.train()  # dropout acts in training from the first step on
+    if settings.training.gradient_checkpointing:
+        base.model.activation_checkpointing_enable({"use_reentrant": False})
+    return model.train()  # dropout and checkpointing act in training from the first step on
 
 
 def build_run(model: PeftModel, settings: CalibrateSettings) -> Trained:
     """Returns θ, θ̂ and α at their start."""
-    device = model.device
+    device = adapter_parameters(model)[0].device
     kind = settings.calm.alpha if settings.method == "calm" else "scalar"
     alpha = [a.to(device) for a in initial_alpha(kind, model.config.vocab_size)]
     hat = adapter_parameters(model, THETA_HAT) if settings.method == "calm" else []
@@ -205,7 +245,8 @@ def build_problem(
     model: PeftModel, settings: CalibrateSettings, accelerator: Accelerator
 ) -> CalibrationProblem:
     """Returns L and F of this model."""
-    calm = settings.calm if settings.method == "calm" else CalmSettings()
+    calm = settings.calm if settings.method == "calm" else CalmSettings(level=settings.calm.level)
+    regularised = settings.method == "entropy_regularisation"
     try:
         bounds = Bounds(calm.delta_min, calm.delta_max, calm.iota_max)
     except ValueError as error:
@@ -220,15 +261,18 @@ def build_problem(
         level=calm.level,
         predictive=calm.predictive,
         score=settings.prompt.score,
+        entropy_weight=settings.entropy_regularisation.weight if regularised else 0.0,
         reduce=lambda tensor: accelerator.reduce(tensor, "sum"),
     )
 
 
 def build_solver(run: Trained, settings: CalibrateSettings) -> Solver:
-    """Returns the method's solver with its settings bound."""
+    """Returns the solver with its settings bound; methods of a single level never get to it."""
     calm = settings.calm
-    if settings.method == "sft":
-        return lambda lower, upper, theta, alpha: descend(lower, theta, alpha)
+    if calm.solver == "finite_difference":
+        return lambda lower, upper, theta, alpha: finite_difference(
+            lower, upper, theta, run.theta_hat, alpha, inner_lr=calm.inner_lr, epsilon=calm.epsilon
+        )
     return lambda lower, upper, theta, alpha: bome(
         lower,
         upper,
@@ -249,21 +293,23 @@ def build_batches(
     seed: int,
     base: Base,
     settings: CalibrateSettings,
-    accelerator: Accelerator,
 ) -> Batches:
     """Returns this process's batches of one level."""
-    if settings.training.batch_size < accelerator.num_processes:
+    accelerator = base.accelerator
+    size, processes = settings.training.batch_size, accelerator.num_processes
+    if size < processes or (size % processes and is_sharded(accelerator)):
+        share = "a multiple of them" if is_sharded(accelerator) else "at least one a process"
         raise CalibrantError(
-            f"{accelerator.num_processes} processes share {settings.training.batch_size} questions a step; "
-            "set --training.batch_size to at least one a process"
+            f"{processes} processes share {size} questions a step; set --training.batch_size to {share}"
         )
     return Batches(
         questions,
         batch_size=settings.training.batch_size,
         micro_batch_size=settings.training.micro_batch_size,
         seed=seed,
+        length_window=settings.training.length_window,
         pad_id=base.tokenizer.pad_token_id or 0,
-        layout=layout_for(base.model, questions, base.layout),
+        layout="separate" if layout_for(base.model, questions, base.layout) == "separate" else "packed",
         process=accelerator.process_index,
         processes=accelerator.num_processes,
     )
@@ -272,8 +318,9 @@ def build_batches(
 def build_schedule(settings: CalibrateSettings) -> Schedule:
     """Returns steps and learning rates."""
     training = settings.training
-    lower_steps = settings.calm.lower_steps if settings.method == "calm" else 0
-    if lower_steps >= training.steps > 0:
+    calm = settings.method == "calm"
+    lower_steps = settings.calm.lower_steps if calm else training.steps
+    if calm and lower_steps >= training.steps > 0:
         raise CalibrantError(
             f"all {training.steps} steps would only fit the lower level; set --training.steps above "
             f"--calm.lower_steps, which is {lower_steps}"
@@ -283,6 +330,7 @@ def build_schedule(settings: CalibrateSettings) -> Schedule:
         theta_lr=training.learning_rate,
         alpha_lr=settings.calm.alpha_lr,
         lower_steps=lower_steps,
+        upper_every=settings.calm.upper_every,
         warmup_steps=training.warmup_steps,
         decay=training.decay,
         weight_decay=training.weight_decay,
@@ -319,6 +367,7 @@ def build_validation(
             layout=layout,
             batch_size=settings.report.batch_size,
             pad_id=base.tokenizer.pad_token_id or 0,
+            accelerator=base.accelerator,
         )
         values = metrics(found.log_probs, found.answers, settings.report.bins)
         names = ("accuracy", "confidence", "conf_ece", "nll", "entropy")

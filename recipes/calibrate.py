@@ -10,10 +10,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from build import (
     CRITERIA,
     Data,
+    build_accelerator,
     build_adapter,
     build_answers,
     build_base,
@@ -26,10 +27,12 @@ from build import (
     build_solver,
     build_validation,
     build_view,
+    place,
     seen,
 )
-from runs import open_run, run_recipe
-from settings import CalibrateSettings, dump, parse_calibrate
+from parsing import Launch, dump, parse_calibrate
+from runs import flat, open_run, run_recipe
+from settings import CalibrateSettings
 
 from toolkit.calibration.checkpoints import remove_checkpoints
 from toolkit.calibration.losses import bounded
@@ -37,19 +40,21 @@ from toolkit.calibration.training import train
 from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, tested, write_evaluation
 from toolkit.evaluation.plots import training_curves
 from toolkit.evaluation.report import Report, build_report, format_table
-from toolkit.models.adapters import THETA, activate, base_only, save_adapter
+from toolkit.models.adapters import THETA, activate, base_only, check_moved, save_adapter
 from toolkit.models.adjustment import Adjustment, save_adjustment
 from toolkit.models.base import model_identity
 from toolkit.publishing.card import write_card
 from toolkit.questions.question import QuestionSet
 
 
-def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answered] | None = None) -> Report:
+def calibrate(
+    settings: CalibrateSettings, launch: Launch, before: Sequence[Answered] | None = None
+) -> Report:
     """Runs one training run from its settings to its finished folder.
 
     Args:
         settings: All settings.
-        folder: The finished adapter's folder; an unfinished run in it is resumed.
+        launch: The finished adapter's folder, in which an unfinished run is resumed, and the tracker.
         before: The base model's answers to the validation and test questions, where they are known.
 
     Returns:
@@ -58,31 +63,36 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    accelerator = Accelerator()
-    main = accelerator.is_main_process
-    with open_run(folder, dump(settings), finished="report.json", active=main):
+    accelerator, folder = build_accelerator(launch), launch.output_dir
+    main, resume = accelerator.is_main_process, launch.resume == "auto"
+    with open_run(folder, dump(settings), finished="report.json", active=main, resume=resume):
         data = build_data(settings.data)
-        base = build_base(settings.model, accelerator.device)
+        base = build_base(settings.model, accelerator)
         encode = build_encoder(base, settings.prompt)
         validation = encode([question for one in data.validation for question in one])
         lower, upper = encode(data.lower), encode(data.upper)
         for one in data.test:  # a question that cannot be asked is better found now than after training
             encode(list(one))
-        if settings.method == "sft":
-            lower += upper  # plain fine-tuning has one level: it learns from all questions
+        if settings.method != "calm":
+            lower += upper  # methods of a single level learn from all questions
             data = replace(data, lower=data.lower + data.upper, upper=[])
+        if settings.calm.level == "tokens":
+            lower = [question.right_only() for question in lower]
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
         model = build_adapter(base, settings)
+        base = place(base, model)
         run = build_run(model, settings)
         problem = build_problem(model, settings, accelerator)
         view = build_view(run, problem)
+        shown = {key: str(value) for key, value in flat(asdict(settings)).items()}
+        accelerator.init_trackers("calibrant", shown)
 
         train(
             run,
             problem,
             build_solver(run, settings),
-            build_batches(lower, settings.seed, base, settings, accelerator),
-            build_batches(upper, settings.seed + 1, base, settings, accelerator),
+            build_batches(lower, settings.seed, base, settings),
+            build_batches(upper, settings.seed + 1, base, settings),
             build_schedule(settings),
             accelerator=accelerator,
             folder=folder,
@@ -92,8 +102,11 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
             seed=settings.seed,
             keep_checkpoints=settings.training.keep_checkpoints,
         )
+        for tracker in accelerator.trackers:
+            tracker.finish()
 
         activate(model, THETA)
+        unmoved = check_moved(model) if run.best_step > 0 else []
         sets = [*data.validation, *data.test]
         size = settings.report.batch_size
         if before is None:
@@ -102,7 +115,7 @@ def calibrate(settings: CalibrateSettings, folder: Path, before: Sequence[Answer
         label = settings.method if main else None
         after = build_answers(base, model, sets, settings.prompt, size, label, view())
         report = _report(settings, folder.name, identity, before, after, data)
-        report["kept_step"] = run.best_step
+        report["kept_step"], report["unmoved_layers"] = run.best_step, unmoved
         if main:
             save_adapter(model, base.tokenizer, folder)
             if settings.method == "calm":
@@ -172,12 +185,12 @@ def _write_figures_and_report(
 
 def main() -> None:
     """Reads the command line, trains, and prints the report's table."""
-    settings, folder = parse_calibrate()
-    report = calibrate(settings, folder)
+    settings, launch = parse_calibrate()
+    report = calibrate(settings, launch)
     if not PartialState().is_main_process:
         return
     print(format_table({settings.method: report}))
-    print(f"adapter, report and figures: {folder}", file=sys.stderr)
+    print(f"adapter, report and figures: {launch.output_dir}", file=sys.stderr)
 
 
 if __name__ == "__main__":

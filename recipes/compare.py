@@ -8,16 +8,17 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import yaml
-from accelerate import Accelerator, PartialState
-from build import build_answers, build_base, build_data, seen
+from accelerate import PartialState
+from build import build_accelerator, build_answers, build_base, build_data, place, seen
 from calibrate import calibrate
+from parsing import Launch, calibrate_settings, parse_compare
 from runs import open_run, run_recipe
-from settings import CalibrateSettings, CompareSettings, calibrate_settings, parse_compare
+from settings import CalibrateSettings, CompareSettings
 
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
@@ -58,7 +59,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    accelerator = Accelerator()
+    accelerator = build_accelerator(Launch(folder))
     main = accelerator.is_main_process
     check_methods(settings)
     runs = {
@@ -66,20 +67,23 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         for name, keys in settings.methods.items()
         for seed in settings.seeds
     }
-    if unknown := set(settings.temperature) - {BASE, *settings.methods}:
-        raise CalibrantError(f"temperature names {min(unknown)!r}, which is no method of this comparison")
     shared = next(iter(runs.values()))
-    for part in ("model", "prompt", "data", "report"):
+    for part in ("prompt", "data", "report"):
         if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
             raise CalibrantError(f"methods must share {part}; let them differ in other keys")
+    bases = {base_name(run, shared): run for run in runs.values()}
+    models = [replace(run.model, quantization="none") for run in bases.values()]
+    if any(model != models[0] for model in models):
+        raise CalibrantError("methods must share model but for quantization; let them differ in other keys")
+    if unknown := set(settings.temperature) - {*bases, *settings.methods}:
+        raise CalibrantError(f"temperature names {min(unknown)!r}, which is no method of this comparison")
     resolved = {folder_name(name, seed): asdict(run) for (name, seed), run in runs.items()}
     kept = yaml.safe_dump({"runs": resolved}, sort_keys=False, allow_unicode=True)
 
     with open_run(folder, kept, finished="comparison.json", active=main):
         data = build_data(shared.data)
         sets = [*data.validation, *data.test]
-        base = answer_base(shared, sets, folder / BASE)
-        answers = {BASE: [base]}
+        answers = {name: [answer_base(run, sets, folder / name)] for name, run in bases.items()}
         for (name, seed), run in runs.items():
             target = folder / folder_name(name, seed)
             finished = (target / "report.json").exists()
@@ -87,7 +91,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
             if not finished:
                 if main:
                     print(f"{name}, seed {seed}", file=sys.stderr)
-                calibrate(run, target, before=base)
+                calibrate(run, Launch(target), before=answers[base_name(run, shared)][0])
             answers.setdefault(name, []).append(read_answers(target / "predictions.parquet", sets))
 
         columns = {}
@@ -110,13 +114,20 @@ def check_methods(settings: CompareSettings) -> None:
     if not settings.methods or not settings.seeds:
         raise CalibrantError("give --methods at least one method, and --seeds at least one seed")
     for name, keys in settings.methods.items():
-        if name == BASE or not re.fullmatch(r"[\w-][\w.-]*", name):
+        if name.split("-")[0] == BASE or not re.fullmatch(r"[\w-][\w.-]*", name):
             raise CalibrantError(
                 f"a method cannot be called {name!r}, for its folder bears its name and {BASE!r} is the base "
                 "model; use letters, digits, - and _"
             )
         if "seed" in keys:
             raise CalibrantError(f"the method {name} sets its seed; give --seeds, which all methods share")
+
+
+def base_name(run: CalibrateSettings, shared: CalibrateSettings) -> str:
+    """Returns the name of the base model that a run starts from; another quantization makes another base."""
+    if run.model == shared.model:
+        return BASE
+    return f"{BASE}-{run.model.quantization}"
 
 
 def folder_name(method: str, seed: int) -> str:
@@ -126,11 +137,12 @@ def folder_name(method: str, seed: int) -> str:
 
 def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> list[Answered]:
     """Lets the base model answer all questions, once."""
-    accelerator = Accelerator()
+    accelerator = build_accelerator(Launch(folder))
     answered_before = (folder / "report.json").exists()
     accelerator.wait_for_everyone()  # no process may look after another has written
     if not answered_before:
-        base = build_base(settings.model, accelerator.device)
+        base = build_base(settings.model, accelerator)
+        base = place(base, base.model)
         size = settings.report.batch_size
         label = "base" if accelerator.is_main_process else None
         answered = build_answers(base, base.model, sets, settings.prompt, size, label)

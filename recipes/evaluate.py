@@ -7,14 +7,16 @@ accelerate launch recipes/evaluate.py --model bundled --adapter adapters/NAME --
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
-import torch
 import yaml
-from accelerate import Accelerator, PartialState
-from build import build_answers, build_base, load_sets
+from accelerate import PartialState
+from build import build_accelerator, build_answers, build_base, load_sets, place
+from parsing import Launch, dump, parse_evaluate
+from peft import PeftModel
 from runs import open_run, run_recipe
-from settings import EvaluateSettings, ModelSettings, PromptSettings, dump, parse_evaluate
+from settings import EvaluateSettings, ModelSettings, PromptSettings
+from transformers import PreTrainedModel
 
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
@@ -37,7 +39,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    accelerator = Accelerator()
+    accelerator = build_accelerator(Launch(folder))
     adapter = None if settings.adapter is None else adapter_folder(settings.adapter)
     trained = trained_settings(adapter)
     prompt = prompt_of(settings, trained)
@@ -47,16 +49,18 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             settings.model,
             settings.revision,
             settings.dtype,
+            settings.quantization or quantization_of(trained),
             settings.trust_remote_code,
             settings.allow_pickle,
         )
-        base = build_base(chosen, accelerator.device)
+        base = build_base(chosen, accelerator)
         identity = model_identity(chosen.name, base.model, chosen.revision)
-        model: torch.nn.Module = base.model
+        model: PreTrainedModel | PeftModel = base.model
         adjustment = None
         if adapter is not None:
             adjustment = load_adjustment(adapter)
             model = load_adapter(base.model, adapter)
+        base = place(base, model)
         label = Path(settings.adapter or settings.model).name
         shown = label if accelerator.is_main_process else None
         answered = build_answers(base, model, sets, prompt, settings.batch_size, shown, adjustment)
@@ -85,6 +89,18 @@ def trained_settings(adapter: Path | None) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CalibrantError(f"{path} is damaged; train the adapter again") from error
     return config if isinstance(config, dict) else {}
+
+
+def quantization_of(trained: dict[str, Any]) -> Literal["none", "nf4"]:
+    """Returns the quantization of the base that an adapter was trained on."""
+    model = trained.get("model")
+    found = model.get("quantization", "none") if isinstance(model, dict) else "none"
+    for known in get_args(get_type_hints(ModelSettings)["quantization"]):
+        if found == known:
+            return known
+    raise CalibrantError(
+        f"the adapter's config.yaml has the unknown quantization {found!r}; give --quantization"
+    )
 
 
 def prompt_of(settings: EvaluateSettings, trained: dict[str, Any]) -> PromptSettings:

@@ -2,8 +2,8 @@
 
 import errno
 import fcntl
-import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from transformers.utils.logging import disable_progress_bar
 
+from toolkit.calibration.termination import EXIT_CODE, Terminated, terminate
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.files import replacing
 
@@ -19,7 +20,9 @@ _CONFIG, _LOCK = "config.yaml", ".lock"
 
 
 @contextmanager
-def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -> Iterator[None]:
+def open_run(
+    folder: Path, config: str, *, finished: str, active: bool = True, resume: bool = True
+) -> Iterator[None]:
     """Makes or reopens a run's folder and holds it against other processes.
 
     Args:
@@ -27,6 +30,7 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
         config: The resolved settings as YAML, kept as `config.yaml`.
         finished: Name of the file that a finished run has.
         active: False in all but one of several processes of the same run; they only check.
+        resume: Whether an unfinished run in the folder may go on.
 
     Raises:
         CalibrantError: The folder holds a finished run, a run with other settings, files that are no run, or
@@ -56,6 +60,11 @@ def open_run(folder: Path, config: str, *, finished: str, active: bool = True) -
             raise CalibrantError(used)
         try:
             _refuse_finished(folder, finished)  # by a command that held the lock until now
+            if not resume and _files(folder):
+                raise CalibrantError(
+                    f"{folder} holds an unfinished run; leave out --resume never to go on with it, or choose "
+                    "another --output_dir"
+                )
             _refuse_other(folder, config)
             with replacing(folder / _CONFIG) as partial:
                 partial.write_text(config, encoding="utf-8")
@@ -90,15 +99,13 @@ def _files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {_LOCK}
 
 
-def quiet_libraries() -> None:
-    """Keeps back what libraries say of their own inner workings; errors and our own words stay."""
-    disable_progress_bar()
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-
-
 def run_recipe(main: Callable[[], None]) -> None:
-    """Runs a recipe; a fault that the user can mend is one line on stderr and exit status 2."""
-    quiet_libraries()
+    """Runs a recipe; a fault that the user can mend is one line on stderr and exit status 2.
+
+    A run that SIGTERM ends exits with 75, and one that is interrupted from the keyboard with 130.
+    """
+    disable_progress_bar()  # of the libraries' own inner workings
+    signal.signal(signal.SIGTERM, terminate)
     try:
         main()
     except CalibrantError as error:
@@ -113,6 +120,9 @@ def run_recipe(main: Callable[[], None]) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except Terminated as error:
+        print(f"{error}; the same command resumes the run", file=sys.stderr)
+        sys.exit(EXIT_CODE)
     except KeyboardInterrupt:
         print("stopped; the same command resumes the run", file=sys.stderr)
         sys.exit(130)
@@ -121,16 +131,15 @@ def run_recipe(main: Callable[[], None]) -> None:
 def _changes(saved: Path, config: str) -> str:
     """Returns the keys that differ between a saved config and this one; a key that is new changes nothing."""
     try:
-        before, after = _flat(yaml.safe_load(saved.read_bytes())), _flat(yaml.safe_load(config))
+        before, after = flat(yaml.safe_load(saved.read_bytes())), flat(yaml.safe_load(config))
     except (yaml.YAMLError, OSError):
         return "its config.yaml is damaged"
     keys = [key for key in sorted(before) if key not in after or before[key] != after[key]]
     return ", ".join(f"{key}: {before[key]} before, {after.get(key)} now" for key in keys)
 
 
-def _flat(tree: object, prefix: str = "") -> dict[str, object]:
+def flat(tree: object, prefix: str = "") -> dict[str, object]:
+    """Returns settings in sections as one level of keys, joined by dots."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {
-        k: v for key, value in tree.items() for k, v in _flat(value, f"{prefix}.{key}".strip(".")).items()
-    }
+    return {k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}".strip(".")).items()}

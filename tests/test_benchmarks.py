@@ -34,17 +34,17 @@ def test_measures_both_layouts_on_the_same_questions(tiny_folder, tmp_path, caps
     assert result["data"] == {"name": "worldfacts", "split": "test", "count": 6, "sha256": data.sha256}
     assert (result["seed"], result["threads"]) == (7, torch.get_num_threads())
     assert result["versions"]["torch"] == torch.__version__
-    packed, separate = (result["layouts"][layout] for layout in ("packed", "separate"))
-    assert len(packed["seconds"]) == len(separate["seconds"]) == 3
+    tree, packed, separate = (result["layouts"][layout] for layout in ("tree", "packed", "separate"))
+    assert len(tree["seconds"]) == len(packed["seconds"]) == len(separate["seconds"]) == 3
     assert packed["median_seconds"] == sorted(packed["seconds"])[1]
     pairs = sorted(s / p for s, p in zip(separate["seconds"], packed["seconds"], strict=True))
-    assert result["ratio"] == pytest.approx(pairs[1])
-    assert 2 * packed["tokens"] < separate["tokens"]
+    assert packed["times_as_fast"] == pytest.approx(pairs[1]) and separate["times_as_fast"] == 1
+    assert 2 * packed["tokens"] < separate["tokens"] and tree["tokens"] < packed["tokens"]
     assert result["largest_difference"] < 1e-4
     printed = capsys.readouterr().out
     assert printed == (folder / "options.md").read_text()
     rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")]
-    assert rows == ["layout", "---", "packed", "separate"]
+    assert rows == ["layout", "---", "tree", "packed", "separate"]
     assert data.sha256[:12] in printed and str(tiny_folder) not in printed
 
 
@@ -58,7 +58,7 @@ def test_counts_the_tokens_that_the_model_is_given(tiny_folder):
 
 
 def test_refuses_scores_that_differ(tiny_folder, monkeypatch, capsys):
-    scores = {"packed": 0.0, "separate": -0.001}
+    scores = {"tree": 0.0, "packed": -0.001, "separate": -0.001}
 
     def confidence(model, questions, *, layout, batch_size):
         log_probs = np.full((len(questions), 4), scores[layout])

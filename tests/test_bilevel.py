@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from toolkit.calibration.bilevel import Gradient, bome, descend
+from toolkit.calibration.bilevel import Gradient, bome, descend, finite_difference
 
 DOUBLE = torch.float64
 
@@ -24,10 +24,12 @@ def oracle(function):
     return evaluate
 
 
-def quadratic(seed=0, n=4):
-    """L = |Aθ − Bα|² / 2 and F = |θ − c|² / 2 + r|α|² / 2, with θ*(α) = A⁻¹Bα."""
+def quadratic(seed=0, n=4, orthogonal=False):
+    """L = |Aθ − Bα|² / 2 and F = |θ − c|² / 2 + r|α|² / 2, with θ*(α) = A⁻¹Bα; orthogonal: A'A = 2 I."""
     g = torch.Generator().manual_seed(seed)
     a = torch.eye(n, dtype=DOUBLE) + 0.2 * torch.randn(n, n, generator=g, dtype=DOUBLE)
+    if orthogonal:
+        a = 2**0.5 * torch.linalg.qr(a)[0]
     b = torch.randn(n, n, generator=g, dtype=DOUBLE)
     c = torch.randn(n, generator=g, dtype=DOUBLE)
     r = 0.1
@@ -131,4 +133,78 @@ def test_descend_is_the_gradient_of_the_lower_level_and_leaves_alpha():
     theta, _, alpha = start()
     found = descend(oracle(lower), theta, alpha)
     assert torch.equal(found.theta[0], oracle(lower)(theta, alpha).theta[0])
-    assert not found.alpha[0].any()
+    assert found.alpha == []
+
+
+def quartic(seed=0, n=4):
+    """L = Σ (Aθ − Bα)⁴ / 4 + |θ|² / 2, whose mixed second derivative is no constant, and F of both."""
+    g = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(n, n, generator=g, dtype=DOUBLE) for _ in range(2))
+
+    def lower(t, x):
+        return 0.25 * (a @ t - b @ x).pow(4).sum() + 0.5 * t.square().sum()
+
+    def upper(t, x):
+        return (t * t.tanh()).sum() + 0.3 * (t.flip(0) * x).sum()
+
+    return lower, upper
+
+
+@pytest.mark.parametrize("inner_lr", [0.0, 0.05, 0.7])
+def test_a_finite_difference_is_the_mixed_second_derivative(inner_lr):
+    lower, upper = quartic()
+    theta, hat, alpha = start()
+    before = [theta[0].clone(), alpha[0].clone()]
+    found = finite_difference(
+        oracle(lower), oracle(upper), theta, hat, alpha, inner_lr=inner_lr, epsilon=1e-4
+    )
+    assert torch.equal(theta[0], before[0]) and torch.equal(alpha[0], before[1])
+    t, x = (b.clone().requires_grad_() for b in before)
+    v, direct = torch.autograd.grad(upper(t, x), [t, x])
+    (slope,) = torch.autograd.grad(lower(t, x), t, create_graph=True)
+    (mixed,) = torch.autograd.grad(slope @ v, x)  # ∂²_{αθ} L · v
+    assert torch.allclose(found.alpha[0], direct - inner_lr * mixed, rtol=1e-5)
+    assert torch.allclose(found.theta[0], slope.detach())
+    assert found.record["grad_f"] == pytest.approx(v.norm().item())
+    assert found.record["upper"] == pytest.approx(upper(t, x).item())
+
+
+def test_a_finite_difference_is_exact_where_one_step_solves_the_lower_level():
+    """With a lower Hessian of A'A = 2 I, one step of 1/2 ahead ends at θ*(α)."""
+    lower, upper, m, best, c, r = quadratic(orthogonal=True)
+    _, hat, alpha = start()
+    theta = [m @ alpha[0]]
+    far = (alpha[0] - best).norm() / best.norm()
+    exact = m.T @ (m @ alpha[0] - c) + r * alpha[0]
+    first = finite_difference(oracle(lower), oracle(upper), theta, hat, alpha, inner_lr=0.5)
+    assert torch.allclose(first.alpha[0], exact)
+    for _ in range(4000):
+        found = finite_difference(oracle(lower), oracle(upper), theta, hat, alpha, inner_lr=0.5)
+        theta[0] -= 0.3 * found.theta[0]
+        alpha[0] -= 0.02 * found.alpha[0]
+    distance = (alpha[0] - best).norm() / best.norm()
+    assert far > 1 and distance < 1e-3, f"{distance:.4f} of |α*| away, {far:.3f} at the start"
+
+
+def test_a_finite_difference_takes_gradients_by_theta_twice_and_by_alpha_alone_twice():
+    asked = []
+
+    def counting(name, function):
+        inner = oracle(function)
+
+        def evaluate(theta, alpha, wrt="both"):
+            asked.append((name, wrt))
+            return inner(theta, alpha, wrt)
+
+        return evaluate
+
+    lower, upper = quartic()
+    finite_difference(counting("L", lower), counting("F", upper), *start())
+    assert sorted(asked) == [("F", "both"), ("L", "alpha"), ("L", "alpha"), ("L", "theta")]
+
+
+def test_a_finite_difference_of_nothing_is_nothing():
+    lower, _ = quartic()
+    theta, hat, alpha = start()
+    found = finite_difference(oracle(lower), oracle(lambda t, x: 0 * (t.sum() + x.sum())), theta, hat, alpha)
+    assert not found.alpha[0].any() and torch.isfinite(found.theta[0]).all()

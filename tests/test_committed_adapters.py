@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from settings import calibrate_settings
+from parsing import calibrate_settings
 
 from toolkit.confidence.options import option_confidence
 from toolkit.evaluation.metrics import metrics

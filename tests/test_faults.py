@@ -146,7 +146,7 @@ def test_a_run_is_resumed_with_the_same_questions_only(settings, tmp_path, monke
     command = ("--config", settings, f"--data.train=['{tmp_path}/train.jsonl']",
                "--data.validation=[worldfacts/cities]", "--output_dir", tmp_path / "out")  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr("toolkit.calibration.training._check_finite", _stop_at(4))
+        patch.setattr("toolkit.calibration.training._describe", _stop_at(4))
         line = fails(calibrate.main, monkeypatch, capsys, *command)
     assert "stopped" in line
     write("odd")
@@ -157,11 +157,15 @@ def test_a_run_is_resumed_with_the_same_questions_only(settings, tmp_path, monke
 
 
 def _stop_at(last):
-    def check(direction, norm, step, folder):
-        if step == last:
-            raise CalibrantError("stopped")
+    steps: list[int] = []
 
-    return check
+    def describe(delta, iota):
+        steps.append(0)
+        if len(steps) > last:
+            raise CalibrantError("stopped")
+        return {}
+
+    return describe
 
 
 @pytest.mark.parametrize(

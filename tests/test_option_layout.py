@@ -55,7 +55,7 @@ def bloom():
 @pytest.mark.parametrize("name", MODELS)
 def test_takes_packed_options(name):
     assert packing_error(tiny(name), VOCABULARY) < 1e-4
-    assert choose_layout(tiny(name), VOCABULARY) == "packed"
+    assert choose_layout(tiny(name), VOCABULARY) == "tree"
 
 
 @pytest.mark.parametrize("model", [mamba, jamba, bloom])
@@ -77,10 +77,10 @@ def test_a_fault_of_the_model_itself_is_not_taken_for_a_layout():
         choose_layout(tiny(), 10 * VOCABULARY)  # draws ids that the model does not embed
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [(torch.bfloat16, "packed"), (torch.float32, "separate")])
+@pytest.mark.parametrize(("dtype", "layout"), [(torch.bfloat16, "tree"), (torch.float32, "separate")])
 def test_rounding_of_a_16_bit_type_is_no_reason_to_fall_back(monkeypatch, dtype, layout):
     model = random_model(MODELS["llama"][0], tiny().config).to(dtype)
-    assert choose_layout(model, VOCABULARY) == "packed"
+    assert choose_layout(model, VOCABULARY) == "tree"
     monkeypatch.setattr("toolkit.models.layout.packing_error", lambda *_: 0.2)
     assert choose_layout(model, VOCABULARY) == layout
 
@@ -92,13 +92,13 @@ def test_questions_longer_than_the_attention_window_fall_back_and_say_so(caplog)
     short = EncodedQuestion("short", prompt, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]], 0, [1, 1])
     longer = EncodedQuestion("longer", prompt, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]], 0, [1, 1])
     assert (short.packed_length, longer.packed_length) == (128, 129)
-    assert choose_layout(model, VOCABULARY) == "packed"
-    assert layout_for(model, [short], "packed") == "packed"
+    assert choose_layout(model, VOCABULARY) == "tree"
+    assert layout_for(model, [short], "packed") == layout_for(model, [short], "tree") == "packed"
     assert not caplog.records
     assert layout_for(model, [short, longer], "packed") == "separate"
     assert "129 tokens" in caplog.text and "the last 128" in caplog.text
     assert layout_for(model, [longer], "separate") == "separate"
-    assert layout_for(tiny("llama"), [longer], "packed") == "packed"
+    assert layout_for(tiny("llama"), [longer], "tree") == "tree"
     for question, layout in ((short, "packed"), (longer, "separate")):
         assert_naive(model, [question], ours(model, [question], layout=layout))
 
@@ -137,7 +137,7 @@ def test_an_evaluation_falls_back_by_itself(caplog):
     sets = [QuestionSet(question.id, "test", (question,)) for question in (short, longer)]
     options: dict[str, Any] = {"form": "cloze", "style": "plain", "score": "sum", "max_length": 512}
     with caplog.at_level(logging.WARNING):
-        packed = answer_sets(model, tokenizer, sets, layout="packed", **options)
+        packed = answer_sets(model, tokenizer, sets, layout="tree", **options)
     assert len(caplog.records) == 1
     separate = answer_sets(model, tokenizer, sets, layout="separate", **options)
     for one, other in zip(packed, separate, strict=True):

@@ -23,7 +23,7 @@ def expected_log_probs(model, questions, **options) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("layout", ["packed", "separate"])
+@pytest.mark.parametrize("layout", ["tree", "packed", "separate"])
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_log_probs_in_the_order_of_the_questions(layout, batch_size):
     model, questions = tiny(), ragged(8, seed=4)

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import descend
+from toolkit.calibration.bilevel import bome, descend, finite_difference
 from toolkit.calibration.losses import Bounds, bounded, initial_alpha
 from toolkit.calibration.objectives import OBJECTIVES
 from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.confidence.options import option_confidence
 from toolkit.models.adapters import adapter_parameters, add_copy, attach_lora
 from toolkit.models.base import load_model
 from toolkit.models.encoding import EncodedQuestion
@@ -135,6 +138,63 @@ def test_wrt_gives_what_is_asked_and_the_same(model):
         assert torch.allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.parametrize("level", ["options", "tokens"])
+def test_entropy_regularisation_is_the_naive_loss_with_its_gradients(model, level):
+    """L = CE − β H; on tokens, H is that of the distributions that predict the right answers' tokens."""
+    questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
+    if level == "tokens":
+        questions = [question.right_only() for question in questions]
+    found = problem(model, level=level, entropy_weight=0.3).lower([collate(questions)])(theta, alpha)
+    nll, mean_entropy = naive(model, questions, alpha, level, adjusted=True)
+    expected = torch.autograd.grad(nll - 0.3 * mean_entropy, theta)
+    assert found.value.item() == pytest.approx((nll - 0.3 * mean_entropy).item(), rel=1e-4)
+    for ours, theirs in zip(found.theta, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=2e-5, rtol=1e-3)
+
+
+def test_the_right_option_alone_gives_the_same_token_loss(model):
+    questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
+    alone = [question.right_only() for question in questions]
+    assert all(len(question.options) == 1 and question.answer == 0 for question in alone)
+    tokens = problem(model, level="tokens", entropy_weight=0.3)
+    whole, right = (tokens.lower([collate(one)])(theta, alpha) for one in (questions, alone))
+    assert right.value.item() == pytest.approx(whole.value.item(), rel=1e-5)
+    for one, other in zip(right.theta, whole.theta, strict=True):
+        assert torch.allclose(one, other, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("level", ["options", "tokens"])
+def test_no_tensor_holds_logits_of_every_token(model, level):
+    """The largest tensor of a step is that of the scored places: prompts never reach the vocabulary."""
+    questions = [replace(question, prompt=question.prompt * 8) for question in encoded()]
+    batch = collate(questions)
+    rows, length = batch.input_ids.shape
+    vocabulary, places = 271, len(batch.rows)
+    assert 4 * places < rows * length
+
+    class Largest(TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, torch.Tensor) and tensor.shape[-1:] == (vocabulary,):
+                    self.numel = max(self.numel, tensor.numel())
+            return out
+
+    one = problem(model, level=level, predictive="adjusted", entropy_weight=0.1)
+    theta, alpha = adapter_parameters(model), moved_alpha()
+    with Largest() as seen:
+        bome(one.lower([batch]), one.upper([batch]), theta, adapter_parameters(model, "hat"), alpha)
+        finite_difference(
+            one.lower([batch]), one.upper([batch]), theta, adapter_parameters(model, "hat"), alpha
+        )
+        option_confidence(model, questions, batch_size=8)
+    scored = len(batch.place)  # at the level of tokens, a row for each scored token
+    assert places * vocabulary <= seen.numel <= scored * vocabulary
+    assert 3 * seen.numel < rows * length * vocabulary
+
+
 def test_each_adapter_gets_its_own_gradients_and_the_base_none(model):
     theta, hat, alpha = adapter_parameters(model), adapter_parameters(model, "hat"), moved_alpha()
     oracle = problem(model).lower([collate(encoded())])
@@ -181,6 +241,28 @@ def test_every_question_comes_once_a_pass_and_shares_make_the_batch():
     shares = [Batches(encoded(10), 4, 2, seed=0, process=p, processes=2).at(1) for p in range(2)]
     answers = sorted(int(a) for share in shares for batch in share for a in batch.answers)
     assert answers == sorted(int(a) for batch in batches.at(1) for a in batch.answers)
+
+
+def test_windows_sort_by_length_and_lose_no_question():
+    questions = encoded(24)
+    plain = Batches(questions, batch_size=3, micro_batch_size=3, seed=0)
+    windows = replace(plain, length_window=4)
+    for first in range(0, 20, 4):
+        steps = range(first, first + 4)
+        one, other = (sorted(i for step in steps for i in b.indices(step)) for b in (plain, windows))
+        assert one == other
+
+    def padding(batches):
+        rows = [batch for step in range(16) for batch in batches.at(step)]
+        used = sum(int(batch.attention_mask.diagonal(dim1=-2, dim2=-1).numel()) for batch in rows)
+        lengths = [questions[i].packed_length for step in range(16) for i in batches.indices(step)]
+        return used - sum(lengths)
+
+    assert padding(windows) < 0.5 * padding(plain)
+    order = [max(questions[i].packed_length for i in windows.indices(step)) for step in range(8)]
+    assert order != sorted(order)  # short and long batches come mixed
+    halves = [replace(windows, process=p, processes=2) for p in range(2)]
+    assert halves[0].indices(5) == halves[1].indices(5) == windows.indices(5)
 
 
 def test_descending_lowers_the_loss(model):

@@ -12,7 +12,7 @@ from toolkit.models.adapters import adapter_parameters, attach_lora
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.predictive import (
-    answer_token_log_probs,
+    answer_tokens,
     attention_window,
     collate,
     option_log_probs,
@@ -23,11 +23,11 @@ from toolkit.models.predictive import (
 from toolkit.questions.sources import load_questions
 
 
-@pytest.mark.parametrize("layout", ["packed", "separate"])
+@pytest.mark.parametrize("layout", ["tree", "packed", "separate"])
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_those_of_one_option_in_one_pass(name, layout):
     model, questions = tiny(name), ragged(5)
-    assert_naive(model, questions, ours(model, questions, layout=layout))
+    assert_naive(model, questions, ours(model, questions, layout=layout, row_length=64))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
@@ -37,7 +37,7 @@ def test_eager_attention(name):
     assert_naive(model, questions, ours(model, questions))
 
 
-@pytest.mark.parametrize("layout", ["packed", "separate"])
+@pytest.mark.parametrize("layout", ["tree", "packed", "separate"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_batch_size_and_order_change_nothing(layout, side):
     model, questions = tiny(), ragged(10, seed=1)
@@ -52,13 +52,53 @@ def test_padding_batch_size_and_order_change_nothing(layout, side):
                     assert scores == pytest.approx(expected[question.id], abs=1e-4, rel=0)
 
 
+def family(n: int = 12) -> list[EncodedQuestion]:
+    """Questions of three kinds whose prompts begin alike, some of them whole beginnings of others."""
+    draw = random.Random(5)
+    questions = []
+    for number in range(n):
+        stem = [7 + number % 3] * 9
+        prompt = stem[: 4 + number % 6] + [draw.randrange(2, 5) for _ in range(number % 4)]
+        options = [[draw.randrange(2, 4) for _ in range(1 + option)] for option in range(2 + number % 3)]
+        questions.append(EncodedQuestion(str(number), prompt, options, 0, [1] * len(options)))
+    return questions
+
+
+@pytest.mark.parametrize("row_length", [1, 20, 60, 1000])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_questions_that_begin_alike_share_a_row(name, row_length):
+    model, questions = tiny(name), family()
+    assert_naive(model, questions, ours(model, questions, layout="tree", row_length=row_length))
+
+
+def test_a_tree_holds_each_beginning_once():
+    questions = family()
+    tree, packed = (collate(questions, layout=layout, row_length=1000) for layout in ("tree", "packed"))
+    texts = {tuple((q.prompt + option[:-1])[: n + 1]) for q in questions
+             for option in q.options for n in range(len(q.prompt) + len(option) - 1)}  # fmt: skip
+    assert len(tree.input_ids) == 1  # neighbours share; a beginning comes again only behind another branch
+    assert len(texts) <= tree.input_ids.numel() < 0.6 * sum(q.packed_length for q in questions)
+    assert len(tree.target) == len(packed.target) == sum(len(o) for q in questions for o in q.options)
+    assert len(tree.rows) < len(packed.rows)  # fewer places where logits are computed, too
+
+
+def test_the_rows_of_a_tree_are_about_equally_long():
+    questions = ragged(60, seed=4)
+    batch = collate(questions, layout="tree", row_length=200)
+    used = batch.attention_mask.squeeze(1).sum(-1).gt(1) | batch.position_ids.eq(0)
+    longest = max(question.packed_length for question in questions)
+    assert len(batch.input_ids) > 4
+    assert all(batch.input_ids.shape[1] - int(row.sum()) <= longest for row in used)
+    assert batch.input_ids.shape[1] <= 200 + longest
+
+
 def test_no_token_of_a_packed_row_sees_nothing():
     """A softmax over nothing is NaN in some kernels, and padding is a token like any other there."""
     batch = collate(ragged(6))
     assert batch.attention_mask.any(dim=-1).all()
 
 
-@pytest.mark.parametrize("layout", ["packed", "separate"])
+@pytest.mark.parametrize("layout", ["tree", "packed", "separate"])
 @pytest.mark.parametrize("score", ["sum", "token", "byte"])
 @pytest.mark.parametrize("adjusted", [False, True])
 def test_every_score_with_and_without_adjustment(adjusted, score, layout):
@@ -93,7 +133,7 @@ def test_tokens_of_the_answers():
     batch = collate(questions)
     with torch.no_grad():
         logits = predictive(model, batch)
-        found = answer_token_log_probs(logits, batch)
+        found = logits.log_softmax(-1)[answer_tokens(batch)]
         expected = []
         for question in questions:
             text = question.prompt + question.options[question.answer]

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from parsing import calibrate_settings, parse_calibrate, parse_compare
 from peft import PeftModel
 from recipe_runs import ROOT, config, contents, launch, said
 from safetensors.torch import load_file
-from settings import calibrate_settings, parse_calibrate, parse_compare
 from transformers import AutoModelForCausalLM
 
 from toolkit.evaluation.report import __doc__ as report_documentation

@@ -18,6 +18,8 @@ class Batches:
         batch_size: Questions a step, over all processes.
         micro_batch_size: Questions a forward pass.
         seed: Seeds the order; every pass has its own.
+        length_window: Of how many consecutive batches the questions are sorted by length before they are cut
+            into batches, which then come in random order: less padding, the same questions.
         pad_id: Fills the rows.
         layout: See `toolkit.models.predictive.collate`.
         process: Index of this process.
@@ -28,6 +30,7 @@ class Batches:
     batch_size: int
     micro_batch_size: int
     seed: int
+    length_window: int = 1
     pad_id: int = 0
     layout: Layout = "packed"
     process: int = 0
@@ -35,12 +38,13 @@ class Batches:
 
     def indices(self, step: int) -> list[int]:
         """Returns the questions of a step, over all processes; a batch may reach into the next pass."""
-        first = step * self.batch_size
-        chosen = []
-        for position in range(first, first + self.batch_size):
-            epoch, place = divmod(position, len(self.questions))
-            chosen.append(self._order(epoch)[place])
-        return chosen
+        window, place = divmod(step, self.length_window)
+        size = self.length_window * self.batch_size
+        chosen = self._stream(window * size, size)
+        if self.length_window > 1:
+            chosen.sort(key=lambda index: self.questions[index].packed_length)
+            place = _shuffled(self.length_window, self.seed, window)[place]
+        return chosen[place * self.batch_size : (place + 1) * self.batch_size]
 
     def at(self, step: int, device: torch.device | str = "cpu") -> list[OptionBatch]:
         """Returns this process's micro-batches of a step, questions of like length together."""
@@ -52,6 +56,16 @@ class Batches:
             for start in range(0, len(mine), size)
         ]
 
-    def _order(self, epoch: int) -> list[int]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        return torch.randperm(len(self.questions), generator=generator).tolist()
+    def _stream(self, first: int, count: int) -> list[int]:
+        """Returns a piece of the endless row of shuffled passes."""
+        total = len(self.questions)
+        epochs = range(first // total, (first + count - 1) // total + 1)
+        passes = [index for epoch in epochs for index in _shuffled(total, self.seed, epoch)]
+        start = first - epochs[0] * total
+        return passes[start : start + count]
+
+
+def _shuffled(count: int, seed: int, draw: int) -> list[int]:
+    """Returns 0 ... count − 1 in the order that belongs to a seed and the number of the draw."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
+    return torch.randperm(count, generator=generator).tolist()

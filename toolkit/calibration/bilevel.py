@@ -48,7 +48,7 @@ class Direction:
 
     Attributes:
         theta: Direction for each tensor of θ.
-        alpha: Direction for each tensor of α.
+        alpha: Direction for each tensor of α; empty where α stays.
         record: Diagnostics for the history.
     """
 
@@ -60,7 +60,7 @@ class Direction:
 def descend(lower: Oracle, theta: Tensors, alpha: Tensors) -> Direction:
     """Plain fine-tuning at a fixed α: the direction is ∇_θ L, and α stays."""
     loss = lower(theta, alpha, wrt="theta")
-    return Direction(loss.theta, [torch.zeros_like(a) for a in alpha], {"lower": loss.value.item()})
+    return Direction(loss.theta, [], {"lower": loss.value.item()})
 
 
 def bome(
@@ -129,13 +129,57 @@ def bome(
     return Direction(direction[: len(theta)], direction[len(theta) :], record)
 
 
+def finite_difference(
+    lower: Oracle,
+    upper: Oracle,
+    theta: Tensors,
+    theta_hat: Tensors,
+    alpha: Tensors,
+    *,
+    inner_lr: float = 0.1,
+    epsilon: float = 0.01,
+) -> Direction:
+    """One step by the finite-difference hypergradient of DARTS (arXiv 1806.09055, eqs. 7 and 8).
+
+    θ descends the lower level alone. α descends F at θ − ξ∇_θ L(θ; α), one gradient step ahead. The gradient
+    of that is ∂_α F − ξ ∂²_{αθ} L · v with v = ∇_θ F; the product is a central difference of ∂_α L between
+    θ ± hv, h = ε / ‖v‖. α enters through the logits alone, so that ∂_α L needs no backward pass.
+
+    Args:
+        lower: L, the lower-level loss, in nats.
+        upper: F, the upper objective.
+        theta: θ.
+        theta_hat: Room for θ ± hv, same shapes as θ; overwritten.
+        alpha: α.
+        inner_lr: ξ, length of the step ahead.
+        epsilon: ε, how far θ is moved for the difference, as a Euclidean norm.
+
+    Returns:
+        The direction, with `lower`, `upper` and `grad_f` = ‖v‖.
+    """
+    here = lower(theta, alpha, wrt="theta")
+    objective = upper(theta, alpha)
+    norm = _dot(objective.theta, objective.theta) ** 0.5
+    h = epsilon / max(norm, 1e-12)  # where v = 0 there is no difference to take
+    sides = []
+    for sign in (1, -1):
+        _assign(theta_hat, [t + sign * h * v for t, v in zip(theta, objective.theta, strict=True)])
+        sides.append(lower(theta_hat, alpha, wrt="alpha").alpha)
+    hypergradient = [
+        f - inner_lr * (a - b) / (2 * h) for f, a, b in zip(objective.alpha, *sides, strict=True)
+    ]
+    record = {"lower": here.value.item(), "upper": objective.value.item(), "grad_f": norm}
+    return Direction(here.theta, hypergradient, record | objective.record)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """Returns the tensor in float64, or as it is on Apple's GPUs, which have no float64."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def _dot(a: Tensors, b: Tensors) -> float:
-    return sum(float((wide(x) * wide(y)).sum()) for x, y in zip(a, b, strict=True))
+    products = [wide(x).flatten() @ wide(y).flatten() for x, y in zip(a, b, strict=True)]
+    return float(torch.stack(products).sum())  # one transfer from the device, not one a tensor
 
 
 @torch.no_grad()

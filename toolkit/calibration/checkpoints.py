@@ -1,14 +1,16 @@
 """Checkpoints that a kill cannot spoil: written beside their place, then renamed into it."""
 
+import logging
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from toolkit.errors import CalibrantError
+from toolkit.errors import CalibrantError, first_line
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "step-"
 
@@ -37,7 +39,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         partial.unlink(missing_ok=True)
         raise CalibrantError(
-            f"the checkpoint {final} cannot be written ({_first_line(error)}); free some space and run the "
+            f"the checkpoint {final} cannot be written ({first_line(error)}); free some space and run the "
             "same command again, it resumes"
         ) from error
     for old in _finished(folder)[:-keep]:
@@ -46,22 +48,24 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Reads the newest checkpoint, or returns None where there is none.
+    """Reads the newest checkpoint that is whole, or returns None where there is none at all.
 
     Raises:
-        CalibrantError: The newest checkpoint is damaged.
+        CalibrantError: There are checkpoints, and all are damaged.
     """
     finished = _finished(folder)
-    if not finished:
-        return None
-    try:
-        state: dict[str, Any] = torch.load(finished[-1], map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load fails in many ways on a damaged file
+    for path in reversed(finished):
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch.load fails in many ways on a damaged file
+            logger.warning("the checkpoint %s cannot be read (%s)", path, first_line(error))
+            continue
+        return state
+    if finished:
         raise CalibrantError(
-            f"the checkpoint {finished[-1]} cannot be read ({_first_line(error)}); remove it to resume "
-            "from the one before"
-        ) from error
-    return state
+            f"no checkpoint in {folder} can be read; remove that folder to start the run again"
+        )
+    return None
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -71,8 +75,3 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _finished(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*.pt"))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -1,7 +1,7 @@
 """L and F of a language model as oracles: values and gradients, over micro-batches and processes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from toolkit.models.adjustment import Adjustment
 from toolkit.models.predictive import (
     OptionBatch,
     Score,
-    answer_token_log_probs,
+    answer_tokens,
     option_log_probs,
     predictive,
     vocabulary_log_probs,
@@ -44,6 +44,7 @@ class CalibrationProblem:
         spread: Measure of a distribution's spread whose mean the upper level raises.
         objective: F as a function of mean spread, mean entropy and mean NLL, each of shape (), in nats.
         score: How an option's tokens make its score.
+        entropy_weight: β of single-level entropy regularisation, L = CE − β H (arXiv 1701.06548); 0 for CALM.
         reduce: Sums a tensor over all processes.
     """
 
@@ -55,17 +56,26 @@ class CalibrationProblem:
     level: Level = "options"
     predictive: Predictive = "raw"
     score: Score = "sum"
+    entropy_weight: float = 0.0
     reduce: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    _names: dict[int, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = {id(adapter_parameters(self.model, name)[0]): name for name in self.adapters}
+        object.__setattr__(self, "_names", names)
 
     def lower(self, batches: Sequence[OptionBatch]) -> Oracle:
         """Returns L(θ; α) on these micro-batches: mean cross-entropy under adjusted logits, in nats."""
 
         def losses(batch: OptionBatch, logits: Tensor, alpha: Tensors) -> tuple[Tensor, ...]:
             adjustment = Adjustment(*bounded(alpha, self.bounds))
+            log_probs, nll = self._level(logits, batch, adjustment)
+            if self.entropy_weight == 0:
+                return (nll,)
+            spread = entropy(log_probs)
             if self.level == "tokens":
-                return (-answer_token_log_probs(logits, batch, adjustment),)
-            log_probs = option_log_probs(logits, batch, adjustment, self.score)
-            return (cross_entropy(log_probs, batch.answers),)
+                spread = spread[answer_tokens(batch)[0]]
+            return (nll - self.entropy_weight * spread,)
 
         def oracle(theta: Tensors, alpha: Tensors, wrt: Wrt = "both") -> Gradient:
             gradient, _ = self._mean_gradient(losses, lambda loss: loss, batches, theta, alpha, wrt)
@@ -80,12 +90,7 @@ class CalibrationProblem:
             view = None
             if self.predictive == "adjusted":
                 view = Adjustment(*bounded(alpha, self.bounds))
-            if self.level == "tokens":
-                log_probs = vocabulary_log_probs(logits, view)
-                nll = -answer_token_log_probs(logits, batch, view)
-            else:
-                log_probs = option_log_probs(logits, batch, view, self.score)
-                nll = cross_entropy(log_probs, batch.answers)
+            log_probs, nll = self._level(logits, batch, view)
             return self.spread(log_probs), entropy(log_probs).detach(), nll.detach()
 
         def oracle(theta: Tensors, alpha: Tensors, wrt: Wrt = "both") -> Gradient:
@@ -94,6 +99,21 @@ class CalibrationProblem:
             return replace(gradient, record=record)
 
         return oracle
+
+    def _level(
+        self, logits: Tensor, batch: OptionBatch, adjustment: Adjustment | None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns what the levels look at, and the NLL of the right answers, in nats.
+
+        That is log-probabilities of options (Q, K) and NLLs (Q,), or log-probabilities over the vocabulary at
+        every scored place (U, V) and the NLLs of the right answers' tokens (A,).
+        """
+        if self.level == "options":
+            log_probs = option_log_probs(logits, batch, adjustment, self.score)
+            return log_probs, cross_entropy(log_probs, batch.answers)
+        log_probs = vocabulary_log_probs(logits, adjustment)
+        places, targets = answer_tokens(batch)
+        return log_probs, -log_probs[places, targets]
 
     def _mean_gradient(
         self,
@@ -130,16 +150,17 @@ class CalibrationProblem:
         value = objective(first, *means[1:])
         (slope,) = torch.autograd.grad(value, first)  # dF by the first mean, the chain rule's outer factor
         scale = (slope / summed[0, 1]).float()
-        total = [self.reduce(gradient) * scale for gradient in total]
+        together = self.reduce(torch.cat([gradient.flatten() for gradient in total])) * scale
+        parts = together.split([tensor.numel() for tensor in inputs])
+        total = [part.view_as(tensor) for part, tensor in zip(parts, inputs, strict=True)]
         split = len(theta) if wrt != "alpha" else 0
         return Gradient(value.detach(), total[:split], total[split:]), means.tolist()
 
     def _owner(self, theta: Tensors) -> str:
         """Returns the name of the adapter that these tensors are the weights of."""
-        for name in self.adapters:
-            if adapter_parameters(self.model, name)[0] is theta[0]:
-                return name
-        raise ValueError("θ is not one of the problem's adapters")
+        if id(theta[0]) not in self._names:
+            raise ValueError("θ is not one of the problem's adapters")
+        return self._names[id(theta[0])]
 
 
 def _sum_and_count(term: Tensor) -> Tensor:

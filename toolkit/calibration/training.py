@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from tqdm import tqdm
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend, wide
+from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend
 from toolkit.calibration.checkpoints import load_checkpoint, save_checkpoint
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.calibration.termination import Terminated, held_back
 from toolkit.errors import CalibrantError
 
 Solver = Callable[[Oracle, Oracle, Tensors, Tensors], Direction]
@@ -36,6 +38,7 @@ class Schedule:
         steps: Number of steps.
         lower_steps: How many of them, at the start, only fit θ to the lower level; the solver's θ is then
             near the lower level's solution, as bilevel methods take it to be.
+        upper_every: After these, every how many-th step is the solver's; the others fit θ to the lower level.
         theta_lr: Peak learning rate of θ (AdamW).
         alpha_lr: Peak learning rate of the unconstrained α (Adam).
         warmup_steps: Steps over which both rise linearly from 0.
@@ -50,12 +53,17 @@ class Schedule:
     theta_lr: float
     alpha_lr: float
     lower_steps: int = 0
+    upper_every: int = 1
     warmup_steps: int = 0
     decay: str = "linear"
     weight_decay: float = 0.0
     max_norm: float = 1.0
     validate_every: int = 20
     save_every: int = 20
+
+    def bilevel(self, step: int) -> bool:
+        """Says whether a step counted from 0 is the solver's."""
+        return step >= self.lower_steps and (step - self.lower_steps) % self.upper_every == 0
 
     def factor(self, step: int) -> float:
         """Returns the share of the peak learning rate at a step counted from 0."""
@@ -108,6 +116,9 @@ def train(
 ) -> Trained:
     """Trains θ and α, resuming from the folder's newest checkpoint, and ends at the best validated point.
 
+    SIGTERM ends it after the step that runs, with a checkpoint of that step. Every row of the history goes to
+    the accelerator's trackers too.
+
     Args:
         run: θ and α, at their start.
         problem: L and F.
@@ -128,20 +139,18 @@ def train(
 
     Raises:
         CalibrantError: A loss or gradient is not finite, the disk is full, or the checkpoint is of other
-            questions or damaged; checkpoints stay as they were.
+            questions or all are damaged; checkpoints stay as they were.
+        Terminated: SIGTERM came.
     """
-    theta_optimizer = torch.optim.AdamW(run.theta, schedule.theta_lr, weight_decay=schedule.weight_decay)
-    alpha_optimizer = torch.optim.Adam(run.alpha, schedule.alpha_lr)
-    optimizers = {"theta": theta_optimizer, "alpha": alpha_optimizer}
-    log = _History(folder / "history.jsonl", accelerator.is_main_process)
+    optimizers = build_optimizers(run, schedule)
+    log = _History(folder / "history.jsonl", accelerator)
     _resume(run, optimizers, folder / "checkpoints", fingerprint)
     log.keep_until(run.step if run.best else -1)
     if not run.best:
         log.append(_validated({"step": 0}, run, validate, criterion))
 
-    steps = range(run.step, schedule.steps)
     progress = tqdm(
-        steps,
+        range(run.step, schedule.steps),
         desc="training",
         unit="step",
         total=schedule.steps,
@@ -149,41 +158,78 @@ def train(
         disable=not accelerator.is_main_process,
         dynamic_ncols=True,
     )
-    for step in progress:
-        began = time.monotonic()
-        torch.manual_seed(seed * 1_000_003 + step)  # dropout
-        level = problem.lower(lower.at(step, accelerator.device))
-        if step == schedule.lower_steps and run.theta_hat:
-            _assign(run.theta_hat, run.theta)  # θ̂ starts where the bilevel phase starts
-        if step < schedule.lower_steps:
-            direction = descend(level, run.theta, run.alpha)
-        else:
-            held_out = problem.upper(upper.at(step, accelerator.device))
-            direction = solve(level, held_out, run.theta, run.alpha)
-        norm = _clip(direction.theta, schedule.max_norm)
-        _check_finite(direction, norm, step, folder)
-        factor = schedule.factor(step)
-        _apply(theta_optimizer, run.theta, direction.theta, schedule.theta_lr * factor)
-        _apply(alpha_optimizer, run.alpha, direction.alpha, schedule.alpha_lr * factor)
-        run.step = step + 1
-
-        row = {
-            "step": run.step,
-            **direction.record,
-            "grad_norm": norm,
-            "lr": schedule.theta_lr * factor,
-        }
-        row |= _describe(*bounded(run.alpha, problem.bounds))
-        row["seconds"] = time.monotonic() - began
-        if _due(run.step, schedule.validate_every, schedule.steps):
-            row = _validated(row, run, validate, criterion)
-        log.append(row)
-        progress.set_postfix(lower=f"{row['lower']:.3f}")
-        if _due(run.step, schedule.save_every, schedule.steps) and accelerator.is_main_process:
-            state = _state(run, optimizers) | {"fingerprint": fingerprint}
-            save_checkpoint(folder / "checkpoints", run.step, state, keep_checkpoints)
+    with held_back() as asked_to_stop:
+        for step in progress:
+            torch.manual_seed(seed * 1_000_003 + step)  # dropout
+            try:
+                row = take_step(run, problem, solve, lower, upper, schedule, optimizers)
+            except ArithmeticError as error:
+                raise CalibrantError(
+                    f"{error} at step {step + 1}; the last good checkpoint stays in "
+                    f"{folder / 'checkpoints'}, lower the learning rates or use --model.dtype float32"
+                ) from error
+            if _due(run.step, schedule.validate_every, schedule.steps):
+                row = _validated(row, run, validate, criterion)
+            log.append(row)
+            progress.set_postfix(lower=f"{row['lower']:.3f}")
+            stop = _anywhere(asked_to_stop(), accelerator)
+            if (stop or _due(run.step, schedule.save_every, schedule.steps)) and accelerator.is_main_process:
+                state = _state(run, optimizers) | {"fingerprint": fingerprint}
+                save_checkpoint(folder / "checkpoints", run.step, state, keep_checkpoints)
+            if stop:
+                raise Terminated(f"stopped by SIGTERM after step {run.step}")
     _assign([*run.theta, *run.alpha], run.best)
     return run
+
+
+def build_optimizers(run: Trained, schedule: Schedule) -> dict[str, torch.optim.Optimizer]:
+    """Returns AdamW for `theta` and Adam for `alpha`."""
+    return {
+        "theta": torch.optim.AdamW(
+            run.theta, schedule.theta_lr, weight_decay=schedule.weight_decay, fused=True
+        ),
+        "alpha": torch.optim.Adam(run.alpha, schedule.alpha_lr),
+    }
+
+
+def take_step(
+    run: Trained,
+    problem: CalibrationProblem,
+    solve: Solver,
+    lower: Batches,
+    upper: Batches,
+    schedule: Schedule,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+) -> Row:
+    """Moves θ and, in a bilevel step, α against the solver's direction, and returns the step's row.
+
+    Raises:
+        ArithmeticError: The loss or its gradient is not finite; nothing has moved.
+    """
+    began, step, device = time.monotonic(), run.step, run.theta[0].device
+    level = problem.lower(lower.at(step, device))
+    if step == schedule.lower_steps and run.theta_hat:
+        _assign(run.theta_hat, run.theta)  # θ̂ starts where the bilevel phase starts
+    if schedule.bilevel(step):
+        direction = solve(level, problem.upper(upper.at(step, device)), run.theta, run.alpha)
+    else:
+        direction = descend(level, run.theta, run.alpha)
+    norm = _clip(direction.theta, schedule.max_norm)
+    _check_finite(direction, norm)
+    factor = schedule.factor(step)
+    _apply(optimizers["theta"], run.theta, direction.theta, schedule.theta_lr * factor)
+    if direction.alpha:
+        _apply(optimizers["alpha"], run.alpha, direction.alpha, schedule.alpha_lr * factor)
+    run.step = step + 1
+    row = {"step": run.step, **direction.record, "grad_norm": norm, "lr": schedule.theta_lr * factor}
+    row |= _describe(*bounded(run.alpha, problem.bounds))
+    return row | {"seconds": time.monotonic() - began}
+
+
+def _anywhere(here: bool, accelerator: Accelerator) -> bool:
+    """Says whether something holds in any process, so that all of them do the same."""
+    flag = torch.tensor(float(here), device=accelerator.device)
+    return float(accelerator.reduce(flag, "sum")) > 0
 
 
 def _due(step: int, every: int, last: int) -> bool:
@@ -202,20 +248,17 @@ def _validated(row: Row, run: Trained, validate: Callable[[], Row], criterion: C
 
 def _clip(direction: Tensors, max_norm: float) -> float:
     """Scales the direction in place to the given norm at most and returns the norm it had."""
-    norm = math.sqrt(sum(float(wide(d).square().sum()) for d in direction))
+    norm = float(get_total_norm(direction))
     if norm > max_norm:
         for d in direction:
             d *= max_norm / norm
     return norm
 
 
-def _check_finite(direction: Direction, norm: float, step: int, folder: Path) -> None:
+def _check_finite(direction: Direction, norm: float) -> None:
     values = [norm, *direction.record.values(), *(float(d.abs().sum()) for d in direction.alpha)]
     if not all(map(math.isfinite, values)):
-        raise CalibrantError(
-            f"the loss or its gradient is not finite at step {step + 1}; the last good checkpoint stays in "
-            f"{folder / 'checkpoints'}, lower the learning rates or use --model.dtype float32"
-        )
+        raise ArithmeticError("the loss or its gradient is not finite")
 
 
 def _apply(optimizer: torch.optim.Optimizer, parameters: Tensors, direction: Tensors, lr: float) -> None:
@@ -276,10 +319,11 @@ def _assign(target: Tensors, source: Tensors) -> None:
 
 
 class _History:
-    """`history.jsonl`: one JSON object a step, on the disk as soon as the step is done."""
+    """`history.jsonl`: a JSON object a step, on the disk as soon as the step is done; trackers get it too."""
 
-    def __init__(self, path: Path, active: bool) -> None:
-        self.path, self.active = path, active
+    def __init__(self, path: Path, accelerator: Accelerator) -> None:
+        self.path, self.accelerator = path, accelerator
+        self.active = accelerator.is_main_process
 
     def keep_until(self, step: int) -> None:
         """Drops rows after a step: what a killed run logged after its last checkpoint comes again."""
@@ -295,6 +339,7 @@ class _History:
         if self.active:
             with self.path.open("a") as file:
                 file.write(json.dumps({key: _short(value) for key, value in row.items()}) + "\n")
+        self.accelerator.log(row, step=int(row["step"]))
 
 
 def _step(line: str) -> float:

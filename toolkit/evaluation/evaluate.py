@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -46,9 +47,10 @@ def answer_sets(
     score: Score,
     max_length: int,
     adjustment: Adjustment | None = None,
-    layout: Layout = "packed",
+    layout: Layout = "tree",
     batch_size: int = 16,
     label: str | None = None,
+    accelerator: Accelerator | None = None,
 ) -> list[Answered]:
     """Lets a model answer multiple-choice questions.
 
@@ -64,6 +66,7 @@ def answer_sets(
         layout: See `toolkit.models.layout.choose_layout`.
         batch_size: Questions a forward pass.
         label: What the progress bars call the model; no bars without it.
+        accelerator: The processes that share the questions; every one gets all answers.
 
     Raises:
         CalibrantError: A question cannot be encoded; see `encode_question`.
@@ -83,6 +86,7 @@ def answer_sets(
                 batch_size=batch_size,
                 pad_id=tokenizer.pad_token_id or 0,
                 description=label and f"{label} {data.name}",
+                accelerator=accelerator,
             ),
         )
         for data, questions in zip(sets, encoded, strict=True)

@@ -12,7 +12,8 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
     seed         seed of the evaluation: which questions are drawn, and the bootstrap
     temperature  divides the scores of the options, or null
     prompt       form, style and score: how an option gets its probability
-    versions     of python, calibrant, torch, transformers, peft, accelerate; null if not installed
+    versions     of python, calibrant, torch, transformers, peft, accelerate, bitsandbytes; null if not
+                 installed
     results      one entry for each test set:
         data         name, split, count, sha256 of the questions
         binning      scheme "equal-width", bins, closed "right": of both ECEs and `reliability`
@@ -23,7 +24,7 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
 
 A recipe adds
 
-    base         name, revision, dtype and parameters of the base model
+    base         name, revision, dtype, quantization, parameters and bytes of the base model
 
 and calibrate.py has more:
 
@@ -31,6 +32,8 @@ and calibrate.py has more:
     training     sources of the lower and the upper level, and all that training or the choice of the
                  weights has seen a split of; count and sha256 of each level's questions
     kept_step    the step after which the weights are what they are now
+    unmoved_layers
+                 adapted layers that training did not reach
 """
 
 import json
@@ -65,7 +68,7 @@ SCHEMA = "calibrant.report/1"
 Report = dict[str, Any]
 """The content of `report.json`."""
 
-_PACKAGES = ("calibrant", "torch", "transformers", "peft", "accelerate")
+_PACKAGES = ("calibrant", "torch", "transformers", "peft", "accelerate", "bitsandbytes")
 _HEADINGS = {
     "accuracy": "accuracy",
     "confidence": "confidence",

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.errors import CalibrantError
-from toolkit.models.base import explain, first_line
+from toolkit.errors import CalibrantError, first_line
+from toolkit.models.base import explain
 
 THETA = "default"
 """Name of the adapter that is trained; PEFT's own default, so a saved one loads anywhere."""
@@ -107,6 +107,32 @@ def adapter_parameters(model: PeftModel, name: str = THETA) -> list[Tensor]:
     ]
 
 
+def check_moved(model: PeftModel, name: str = THETA) -> list[str]:
+    """Checks that the layers of an adapter have been trained: that no B is still zero, as at its start.
+
+    Returns:
+        The layers whose B is zero, which then do nothing; with a warning where there are any. Experts that no
+        token was sent to are such layers, and targets that take no part in the forward pass.
+
+    Raises:
+        CalibrantError: That holds for all of them.
+    """
+    layers = {
+        key.partition(".lora_B.")[0]: bool(parameter.any())
+        for key, parameter in model.named_parameters()
+        if f".lora_B.{name}." in key
+    }
+    unmoved = [layer for layer, moved in layers.items() if not moved]
+    if len(unmoved) == len(layers):
+        raise CalibrantError(
+            "training has changed no layer of the adapter; set --training.learning_rate above 0, or "
+            "--lora.targets to layers that take part in the forward pass"
+        )
+    if unmoved:
+        logger.warning("%d of %d adapted layers were never trained: %s", len(unmoved), len(layers), unmoved)
+    return unmoved
+
+
 def activate(model: PeftModel, name: str) -> None:
     """Makes one adapter the one that acts and the only one that takes gradients."""
     if model.active_adapter != name:
@@ -131,8 +157,11 @@ def save_adapter(model: PeftModel, tokenizer: PreTrainedTokenizerBase, folder: P
     Raises:
         CalibrantError: They cannot be written.
     """
+    weights = {key: value for key, value in model.named_parameters() if ".lora_" in key}
     try:
-        model.save_pretrained(str(folder), selected_adapters=[THETA], save_embedding_layers=False)
+        model.save_pretrained(
+            str(folder), selected_adapters=[THETA], save_embedding_layers=False, state_dict=weights
+        )
         (folder / "README.md").unlink()  # PEFT's form of a card, not filled in
         tokenizer.save_pretrained(str(folder))
     except (OSError, SafetensorError) as error:

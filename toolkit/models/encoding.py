@@ -1,7 +1,7 @@
 """Questions as token ids: a prompt that all options share, and the tokens of each option."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import commonprefix
 
 from transformers import PreTrainedTokenizerBase
@@ -33,6 +33,11 @@ class EncodedQuestion:
     def packed_length(self) -> int:
         """Number of input tokens of the packed sequence; an option's last token is never an input."""
         return len(self.prompt) + sum(len(option) - 1 for option in self.options)
+
+    def right_only(self) -> "EncodedQuestion":
+        """Returns the question with its right option alone."""
+        right = self.answer
+        return replace(self, options=[self.options[right]], answer=0, option_bytes=[self.option_bytes[right]])
 
 
 def encode_question(

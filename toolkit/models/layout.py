@@ -8,20 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.models.encoding import EncodedQuestion
-from toolkit.models.predictive import Layout, attention_window, collate, option_scores, predictive
+from toolkit.models.predictive import (
+    ROW_LENGTH,
+    Layout,
+    attention_window,
+    collate,
+    option_scores,
+    predictive,
+)
+from toolkit.models.quantization import compute_dtype
 
 logger = logging.getLogger(__name__)
 
 
 @torch.no_grad()
 def packing_error(model: nn.Module, vocabulary: int) -> float:
-    """Measures how far packed scores are from one-option-one-pass scores, on a small random batch.
+    """Measures how far the scores of a tree are from one-option-one-pass scores, on a small random batch.
 
     Architectures differ in whether they take a four-dimensional mask, and nothing in their config says so:
     some raise, some ignore it. This asks the model itself.
 
     Args:
-        model: A causal language model in evaluation mode.
+        model: A causal language model; asked in evaluation mode.
         vocabulary: Token ids are drawn below this.
 
     Returns:
@@ -32,41 +40,49 @@ def packing_error(model: nn.Module, vocabulary: int) -> float:
     def draw(size: int) -> list[int]:
         return torch.randint(vocabulary, (size,), generator=generator).tolist()
 
-    questions = [
-        EncodedQuestion(str(size), draw(size), [draw(3), draw(1), draw(5)], 0, [1, 1, 1]) for size in (4, 9)
+    shared = draw(2)
+    questions = [  # one row of 12 tokens, which fits into any window
+        EncodedQuestion(str(size), shared + draw(size), [draw(3), draw(1), draw(2)], 0, [1, 1, 1])
+        for size in (1, 3)
     ]
 
     def scores(layout: Layout) -> Tensor:
         batch = collate(questions, layout=layout).to(next(model.parameters()).device)
         return option_scores(predictive(model, batch), batch)
 
-    expected = scores("separate")
+    was_training = model.training
+    model.eval()
     try:
-        error = (scores("packed") - expected).abs().max().item()
-    except Exception:  # an architecture may refuse the mask in any way it likes
-        return math.inf
+        expected = scores("separate")
+        try:
+            error = (scores("tree") - expected).abs().max().item()
+        except Exception:  # an architecture may refuse the mask in any way it likes
+            return math.inf
+    finally:
+        model.train(was_training)
     return math.inf if math.isnan(error) else error
 
 
 def choose_layout(model: nn.Module, vocabulary: int, tolerance: float | None = None) -> Layout:
-    """Returns `packed` where the model's packed scores are its separate ones, `separate` elsewhere.
+    """Returns `tree` where scores of texts that share a row are the separate ones, else `separate`.
 
     Args:
-        model: A causal language model in evaluation mode.
+        model: A causal language model.
         vocabulary: Number of token ids.
         tolerance: Largest difference in nats; by default 1e-3 in float32, and in a 16-bit type what rounding
             explains, .5.
     """
     if tolerance is None:
-        tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 0.5
-    return "packed" if packing_error(model, vocabulary) <= tolerance else "separate"
+        tolerance = 1e-3 if compute_dtype(model) == torch.float32 else 0.5
+    return "tree" if packing_error(model, vocabulary) <= tolerance else "separate"
 
 
 def layout_for(model: nn.Module, questions: Sequence[EncodedQuestion], layout: Layout) -> Layout:
-    """Returns `separate`, and says so, where packed rows of these questions outgrow the model's attention.
+    """Returns the layout of these questions: one with shorter rows where rows outgrow the model's attention.
 
-    A layer with a sliding window makes its own mask. The mask of packed rows takes its place and does not
-    slide, which is the same thing only while a row is no longer than the window.
+    A layer with a sliding window makes its own mask. The mask of a row that texts share takes its place and
+    does not slide, which is the same thing only while the row is no longer than the window. Where a question
+    alone is longer the layout is `separate`, with a warning.
 
     Args:
         model: A causal language model.
@@ -75,8 +91,10 @@ def layout_for(model: nn.Module, questions: Sequence[EncodedQuestion], layout: L
     """
     window = attention_window(model)
     longest = max(question.packed_length for question in questions)
-    if layout == "separate" or window is None or longest <= window:
+    if layout == "separate" or window is None:
         return layout
+    if longest <= window:  # a tree's rows are of ROW_LENGTH or two questions, and may end with half of one
+        return layout if max(ROW_LENGTH, 2 * longest) + longest <= window else "packed"
     logger.warning(
         "a question with its options takes %d tokens and the model attends to the last %d: each option gets "
         "a pass of its own, which is slower",

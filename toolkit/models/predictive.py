@@ -1,13 +1,17 @@
 """Predictive distributions: what probability a model gives to each option of a question.
 
-All options of a question share one pass over its prompt: the row is prompt, option 1, option 2, ...; each
-option sees the prompt and itself, and its positions continue from the prompt. Logits are computed only where
-a token is scored. This module is the only reader of logits in the toolkit.
+Texts that begin alike share one pass over their beginning: the row of a question is prompt, option 1,
+option 2, ..., where each option sees the prompt and itself, and its positions continue from the prompt. So do
+questions whose prompts begin alike. Logits are computed only where a token is scored. This module is the only
+reader of logits in the toolkit.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from os.path import commonprefix
 from typing import Literal
 
 import torch
@@ -16,12 +20,17 @@ from torch import Tensor, nn
 from toolkit.errors import CalibrantError
 from toolkit.models.adjustment import Adjustment, adjust
 from toolkit.models.encoding import EncodedQuestion
+from toolkit.models.quantization import computing
 
 Score = Literal["sum", "token", "byte"]
 """An option's score: its log-probability, or that divided by its number of tokens or of UTF-8 bytes."""
 
-Layout = Literal["packed", "separate"]
-"""`packed` takes all options of a question in one row, `separate` one row per option."""
+Layout = Literal["tree", "packed", "separate"]
+"""`packed` takes all options of a question in one row, and `tree` several questions too, with what they begin
+alike with once; `separate` takes one row per option."""
+
+ROW_LENGTH = 256
+"""Tokens of a tree's row, about: longer ones spend more on attention than they save on padding."""
 
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 """Keys of a model's config that bound how far back some of its layers attend, in tokens."""
@@ -32,7 +41,7 @@ class OptionBatch:
     """Q questions of up to K options as one forward pass of B rows and L columns.
 
     P scored tokens (the tokens of all options) are read from U places in the batch; the first tokens of a
-    packed question's options share one place, the last of its prompt.
+    question's options share one place, the last of its prompt, unless they are laid out separately.
 
     Attributes:
         input_ids: Token ids, shape (B, L).
@@ -71,33 +80,39 @@ def collate(
     layout: Layout = "packed",
     pad_id: int = 0,
     padding_side: Literal["left", "right"] = "right",
+    row_length: int = ROW_LENGTH,
 ) -> OptionBatch:
     """Lays questions out for one forward pass.
 
     Args:
         questions: The questions, at least one.
-        layout: All options of a question in one row, or each in a row of its own.
+        layout: What shares a row.
         pad_id: Fills the rows; masked, so its value does not matter.
         padding_side: Where the filling goes.
+        row_length: Tokens of a tree's row, about; of long questions it takes two.
     """
     width = max(len(question.options) for question in questions)
     rows: list[_Row] = []
-    places: list[tuple[int, int]] = []  # (row, column without padding)
-    place, target, option = [], [], []
-    for number, question in enumerate(questions):
-        if layout == "packed":
-            rows.append(_Row(question.prompt))
-            places.append((len(rows) - 1, len(question.prompt) - 1))
-            prompt_end = len(places) - 1
+    places: dict[tuple[int, int], int] = {}  # (row, column without padding)
+    place: list[int] = []
+    target: list[int] = []
+    option: list[int] = []
+    numbers = list(range(len(questions)))
+    if layout == "tree":
+        numbers.sort(key=lambda number: questions[number].prompt)  # neighbours begin alike
+    new = _new_tokens([questions[number] for number in numbers])
+    wanted = _even_length(new, questions, row_length)
+    for number, count in zip(numbers, new, strict=True):
+        question = questions[number]
+        if not rows or layout != "tree" or len(rows[-1].ids) + count / 2 > wanted:
+            rows.append(_Row())
         for index, tokens in enumerate(question.options):
-            if layout == "separate":
-                rows.append(_Row(question.prompt))
-                places.append((len(rows) - 1, len(question.prompt) - 1))
-                prompt_end = len(places) - 1
-            start = rows[-1].append(tokens[:-1])
-            inner = range(len(places), len(places) + len(tokens) - 1)
-            places.extend((len(rows) - 1, start + offset) for offset in range(len(inner)))
-            place.extend([prompt_end, *inner])
+            if layout == "separate" and index > 0:
+                rows.append(_Row())
+            again = len(question.prompt) if layout == "packed" else None
+            columns = rows[-1].append(question.prompt + tokens[:-1], again)
+            scored = [(len(rows) - 1, column) for column in columns[len(question.prompt) - 1 :]]
+            place.extend(places.setdefault(spot, len(places)) for spot in scored)
             target.extend(tokens)
             option.extend([number * width + index] * len(tokens))
 
@@ -105,17 +120,17 @@ def collate(
     left = [length - len(row.ids) if padding_side == "left" else 0 for row in rows]
     input_ids = torch.full((len(rows), length), pad_id)
     position_ids = torch.zeros((len(rows), length), dtype=torch.long)
-    block = torch.full((len(rows), length), -1)  # -1 padding, 0 prompt, 1 ... options
+    ends = torch.zeros((len(rows), length), dtype=torch.long)
     for index, (row, offset) in enumerate(zip(rows, left, strict=True)):
         span = slice(offset, offset + len(row.ids))
         input_ids[index, span] = torch.tensor(row.ids)
         position_ids[index, span] = torch.tensor(row.positions)
-        block[index, span] = torch.tensor(row.blocks)
+        ends[index, span] = torch.tensor(row.ends) + offset
 
     return OptionBatch(
         input_ids=input_ids,
         position_ids=position_ids,
-        attention_mask=_block_mask(block) if layout == "packed" else (block >= 0).long(),
+        attention_mask=(ends > 0).long() if layout == "separate" else _tree_mask(ends),
         rows=torch.tensor([row for row, _ in places]),
         columns=torch.tensor([column + left[row] for row, column in places]),
         place=torch.tensor(place),
@@ -133,7 +148,7 @@ def predictive(model: nn.Module, batch: OptionBatch) -> Tensor:
     Raises:
         CalibrantError: A packed row is longer than the model's attention window.
     """
-    with _projection_at(model, batch.rows, batch.columns):
+    with _projection_at(model, batch.rows, batch.columns), computing(model):
         logits = model(
             input_ids=batch.input_ids,
             attention_mask=_mask_for(model, batch.attention_mask),
@@ -163,9 +178,14 @@ def option_scores(
     token_log_probs = adjusted[batch.place, batch.target] - normaliser[batch.place]  # (P,)
     total = torch.zeros_like(batch.tokens, dtype=token_log_probs.dtype).flatten()
     total = total.index_add(0, batch.option, token_log_probs).view_as(batch.tokens)
-    if score != "sum":
-        total = total / (batch.tokens if score == "token" else batch.bytes).clamp(min=1)
-    return total.masked_fill(batch.tokens == 0, float("-inf"))
+    return normalised(total.masked_fill(batch.tokens == 0, float("-inf")), batch, score)
+
+
+def normalised(sums: Tensor, batch: OptionBatch, score: Score) -> Tensor:
+    """Turns sums over the options' tokens into another score, shape (Q, K), in nats."""
+    if score == "sum":
+        return sums
+    return sums / (batch.tokens if score == "token" else batch.bytes).clamp(min=1)
 
 
 def option_log_probs(
@@ -175,14 +195,11 @@ def option_log_probs(
     return option_scores(logits, batch, adjustment, score).log_softmax(-1)
 
 
-def answer_token_log_probs(
-    logits: Tensor, batch: OptionBatch, adjustment: Adjustment | None = None
-) -> Tensor:
-    """Returns the log-probability of each token of the right options, shape (A,), in nats."""
+def answer_tokens(batch: OptionBatch) -> tuple[Tensor, Tensor]:
+    """Returns place and id of each token of the right options, shapes (A,) and (A,)."""
     width = batch.tokens.shape[1]
     right = batch.answers[batch.option // width] == batch.option % width
-    log_probs = vocabulary_log_probs(logits, adjustment)
-    return log_probs[batch.place[right], batch.target[right]]
+    return batch.place[right], batch.target[right]
 
 
 def vocabulary_log_probs(logits: Tensor, adjustment: Adjustment | None = None) -> Tensor:
@@ -198,31 +215,59 @@ def attention_window(model: nn.Module) -> int | None:
 
 
 class _Row:
-    """Token ids of one row with their positions and blocks: 0 for the prompt, 1, 2, ... for options."""
+    """Texts laid out as a tree: what a text begins alike with the one before is not laid out again.
 
-    def __init__(self, prompt: list[int]) -> None:
-        self.prompt_length = len(prompt)
-        self.ids = list(prompt)
-        self.positions = list(range(len(prompt)))
-        self.blocks = [0] * len(prompt)
+    Attributes:
+        ids: Token ids, in the order of a walk down the tree, branch by branch.
+        positions: Position of each token in its text.
+        ends: One past the last column that a token's branch reaches; the columns from a token up to there
+            continue it.
+        path: Columns of the text laid out last.
+    """
 
-    def append(self, tokens: list[int]) -> int:
-        """Appends an option and returns the column where it starts."""
-        start = len(self.ids)
-        self.ids += tokens
-        self.positions += range(self.prompt_length, self.prompt_length + len(tokens))
-        self.blocks += [max(self.blocks) + 1] * len(tokens)
-        return start
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.ends: list[int] = []
+        self.path: list[int] = []
+
+    def append(self, text: list[int], most: int | None = None) -> list[int]:
+        """Lays out a text, sharing at most that many tokens, and returns the column of each of its tokens."""
+        before = [self.ids[column] for column in self.path]
+        shared = len(commonprefix([before, text[:most]]))
+        self.path = [*self.path[:shared], *range(len(self.ids), len(self.ids) + len(text) - shared)]
+        self.ids += text[shared:]
+        self.positions += range(shared, len(text))
+        self.ends += [0] * (len(text) - shared)
+        for column in self.path:
+            self.ends[column] = len(self.ids)
+        return self.path
 
 
-def _block_mask(block: Tensor) -> Tensor:
-    """Returns the boolean mask (B, 1, L, L): causal, and only towards the prompt and the own block."""
-    length = block.shape[1]
-    query, key = block[:, :, None], block[:, None, :]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    seen = causal & ((key == 0) | (key == query)) & (key >= 0)
+def _new_tokens(questions: Sequence[EncodedQuestion]) -> list[int]:
+    """Returns how many tokens each question adds to a row after the one before it."""
+    prompts: list[list[int]] = [[], *(question.prompt for question in questions)]
+    shared = [len(commonprefix(pair)) for pair in pairwise(prompts)]
+    return [question.packed_length - same for question, same in zip(questions, shared, strict=True)]
+
+
+def _even_length(new: Sequence[int], questions: Sequence[EncodedQuestion], row_length: int) -> float:
+    """Returns the length at which a tree's rows come out about equally long."""
+    longest = max(question.packed_length for question in questions)
+    return sum(new) / math.ceil(sum(new) / max(row_length, 2 * longest))
+
+
+def _tree_mask(ends: Tensor) -> Tensor:
+    """Returns the boolean mask (B, 1, L, L): a token sees itself and what it continues.
+
+    Args:
+        ends: One past the last column of each token's branch, 0 for padding, shape (B, L).
+    """
+    columns = torch.arange(ends.shape[1])
+    query, key = columns[:, None], columns[None, :]
+    seen = (key <= query) & (query < ends[:, None, :])
     # A row of padding sees itself: a softmax over nothing is NaN in some kernels.
-    return (seen | torch.eye(length, dtype=torch.bool)).unsqueeze(1)
+    return (seen | (key == query)).unsqueeze(1)
 
 
 def _mask_for(model: nn.Module, mask: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ Confidence is the softmax over a question's options of their log-probabilities, 
 ## Training
 
 {_levels(training)}
-- seed {report["seed"]}, base in {report["base"]["dtype"]}, weights of step {report["kept_step"]}
+- seed {report["seed"]}, base in {_precision(report["base"])}, weights of step {report["kept_step"]}
 - every setting is in `config.yaml`, every step in `history.jsonl`
 
 ![Entropy, NLL and accuracy over training](training.png)
@@ -123,6 +123,18 @@ def _levels(training: Mapping[str, Any]) -> str:
 
 def _sources(names: list[str]) -> str:
     return ", ".join(map(_code, names))
+
+
+def _precision(base: Mapping[str, Any]) -> str:
+    found = base.get("quantization")
+    if found is None:
+        return str(base["dtype"])
+    details = [found["method"]]
+    if found.get("double_quantization"):
+        details.append("double quantization")
+    if "compute_dtype" in found:
+        details.append(f"computed in {found['compute_dtype']}")
+    return f"4 bits ({', '.join(details)})"
 
 
 def _code(name: str) -> str:

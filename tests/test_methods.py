@@ -1,0 +1,101 @@
+"""Every method and solver from the command line to the table, on the tiny model, in full and in 4 bits."""
+
+import json
+
+import pytest
+import yaml
+from recipe_runs import config, launch, said
+from safetensors.torch import load_file
+
+METHODS = {
+    "entropy_regularisation": {"method": "entropy_regularisation", "entropy_regularisation.weight": 0.5},
+    "finite_difference": {"calm.solver": "finite_difference", "calm.upper_every": 2},
+    "tokens": {"calm.level": "tokens", "training.length_window": 2},
+    "nf4": {"model.quantization": "nf4", "training.gradient_checkpointing": True},
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, tiny_folder):
+    folder = tmp_path_factory.mktemp("methods")
+    config(folder, tiny_folder)
+    keys = {"calibration": "config.yaml", "methods": METHODS, "temperature": ["none", "none-nf4"]}
+    (folder / "compare.yaml").write_text(yaml.safe_dump(keys, sort_keys=False))
+    done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "out", done.stdout
+
+
+def history(folder, name):
+    lines = (folder / f"{name}-seed0" / "history.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def report(folder, name):
+    return json.loads((folder / name / "report.json").read_text())
+
+
+def test_each_quantization_has_a_base_of_its_own(compared):
+    folder, table = compared
+    columns = [cell.strip() for cell in table.splitlines()[0].strip("|").split("|")]
+    assert columns[2:] == ["none", "none + T", "none-nf4", "none-nf4 + T", *METHODS]
+    whole, small = report(folder, "none"), report(folder, "none-nf4")
+    assert whole["base"]["quantization"] is None and small["base"]["quantization"]["method"] == "nf4"
+    assert whole["results"][0]["nll"]["value"] != small["results"][0]["nll"]["value"]
+    for name in METHODS:
+        before = report(folder, f"{name}-seed0")["before"]
+        assert before == (small if name == "nf4" else whole)["results"]
+
+
+def test_every_method_trains_every_layer(compared):
+    folder, _ = compared
+    for name in METHODS:
+        weights = load_file(folder / f"{name}-seed0" / "adapter_model.safetensors")
+        assert all(weights[key].any() for key in weights if "lora_B" in key), name
+        assert report(folder, f"{name}-seed0")["unmoved_layers"] == []
+
+
+def test_the_upper_level_comes_every_other_step_and_moves_alpha_only_then(compared):
+    folder, _ = compared
+    rows = history(folder, "finite_difference")[1:]
+    assert ["grad_f" in row for row in rows] == [False, False, True, False, True, False]
+    moved = [row["alpha_delta_max"] for row in rows]
+    assert moved[1] == 1 and moved[2] > 1 and moved[3] == moved[2] and moved[4] != moved[3]
+
+
+def test_a_single_level_learns_from_all_questions(compared):
+    folder, _ = compared
+    assert report(folder, "entropy_regularisation-seed0")["training"]["lower"]["count"] == 48
+    assert not (folder / "entropy_regularisation-seed0" / "calibration.safetensors").exists()
+
+
+def test_the_card_names_the_quantization(compared):
+    folder, _ = compared
+    assert "4 bits (nf4" in (folder / "nf4-seed0" / "README.md").read_text()
+    assert "4 bits" not in (folder / "tokens-seed0" / "README.md").read_text()
+
+
+def test_an_adapter_is_evaluated_on_the_base_that_it_was_trained_on(compared, tiny_folder, tmp_path):
+    folder, _ = compared
+    for quantization in ("as trained", "none"):
+        more = () if quantization == "as trained" else ("--quantization", "none")
+        done = launch(
+            "evaluate.py", "--model", tiny_folder, "--adapter", folder / "nf4-seed0", "--data",
+            "worldfacts/chemistry", "--limit", 10, "--resamples", 20, "--dtype", "float32",
+            "--output_dir", tmp_path / quantization, *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    trained = report(folder, "nf4-seed0")["results"][1]["nll"]["value"]
+    found = report(tmp_path, "as trained")
+    assert found["base"]["quantization"]["method"] == "nf4"
+    assert found["results"][0]["nll"]["value"] == pytest.approx(trained, abs=1e-5)
+    assert report(tmp_path, "none")["results"][0]["nll"]["value"] != pytest.approx(trained, abs=1e-4)
+
+
+def test_training_that_changes_nothing_is_a_fault(tiny_folder, tmp_path):
+    settings = config(tmp_path, tiny_folder)
+    done = launch(
+        "calibrate.py", "--config", settings, "--output_dir", tmp_path / "out", "--training.learning_rate", 0
+    )
+    assert done.returncode != 0
+    assert "training has changed no layer" in said(done)[0]
