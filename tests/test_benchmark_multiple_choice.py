@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from toolkit.confidence.options import OptionConfidence
 from toolkit.models.base import load_model
 from toolkit.models.encoding import EncodedQuestion, encode_questions
+from toolkit.models.predictive import collate
 from toolkit.questions.question import MultipleChoice
 from toolkit.questions.sources import load_questions
 

@@ -7,8 +7,8 @@ The model has the shape of Llama 3 8B and random weights, with bfloat16 to compu
 options are about as likely, so what it answers says nothing. Training steps are set beside TRL's
 (`training_step`) and evaluation beside lm-eval's (`multiple_choice`). The results are written anew after each
 part, so that a run that is cut short loses no more than the part it was at, and a part that fails stops no
-other. `--dry_run` does all of it with a
-tiny model on the device that is there, which shows that it works and no more.
+other. `--dry_run` does all of it with a tiny model on the device that is there, which shows that it works and
+no more.
 """
 
 import argparse
