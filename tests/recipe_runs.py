@@ -47,15 +47,10 @@ def config(folder: Path, tiny: Path) -> Path:
 def launch(recipe: str, *arguments: object, processes: int = 1, python: str | None = None):
     """Runs `accelerate launch recipes/<recipe>`, or `python -c` code that runs it in its own way."""
     command = [*LAUNCH, "--num_processes", "1", f"recipes/{recipe}"]
-    if processes > 1:  # on CPUs alone accelerate's launcher starts several processes only through MPI
-        command = [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node",
-            str(processes),
-            str(ROOT / "recipes" / recipe),
-        ]
+    if processes > 1:
+        assert processes == 2, "as the config says"
+        file = ROOT / "recipes" / "accelerate" / "cpu.yaml"
+        command = [LAUNCH[0], LAUNCH[1], "--config_file", str(file), str(ROOT / "recipes" / recipe)]
     if python is not None:
         command = ["-c", python, f"recipes/{recipe}"]
     return subprocess.run(

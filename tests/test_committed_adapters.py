@@ -53,9 +53,10 @@ def test_its_report_follows_from_its_predictions(folder):
             assert result[name]["value"] == pytest.approx(value, abs=1e-9), name
 
 
-def test_the_readme_shows_the_committed_tables():
+@pytest.mark.parametrize("name", ["comparison", "training_step", "multiple_choice"])
+def test_the_readme_shows_the_committed_tables(name):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tables = sorted((ROOT / "recipes" / "results").glob("*/comparison.md"))
+    tables = sorted((ROOT / "recipes" / "results").glob(f"*/{name}.md"))
     assert tables
     for table in tables:
         assert table.read_text(encoding="utf-8").strip() in readme, table.parent.name

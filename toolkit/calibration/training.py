@@ -280,6 +280,10 @@ def _describe(delta: Tensor, iota: Tensor) -> Row:
 
 
 def _state(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+    """Returns what a run carries over.
+
+    The order of questions, learning rates and dropout are functions of seed and step, and need no state.
+    """
     return {
         "theta": [tensor.detach() for tensor in run.theta],
         "theta_hat": [tensor.detach() for tensor in run.theta_hat],
