@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from toolkit.calibration import oracles
 from toolkit.calibration.batches import Batches
 from toolkit.calibration.bilevel import bome, descend, finite_difference
 from toolkit.calibration.losses import Bounds, bounded, initial_alpha
@@ -208,6 +209,29 @@ def test_each_adapter_gets_its_own_gradients_and_the_base_none(model):
     assert all(parameter.grad is None for parameter in model.parameters())
     with pytest.raises(ValueError, match="adapters"):
         oracle([torch.zeros(2)], alpha)
+
+
+def test_small_gradients_survive_float16(tiny_folder, monkeypatch):
+    """Without a scale many gradients of a small loss are rounded to nothing on their way back."""
+    found = {}
+    for dtype, factor in (("float32", 1.0), ("float16", 1.0), ("float16", oracles.FLOAT16_SCALE)):
+        monkeypatch.setattr(oracles, "FLOAT16_SCALE", factor)
+        base, _ = load_model(str(tiny_folder), dtype=dtype)
+        model = attach_lora(base, rank=2, alpha=4, base_name="tiny", seed=0)
+        theta = adapter_parameters(model)
+        with torch.no_grad():
+            for tensor in theta:
+                tensor.add_(1e-4)
+        tiny = CalibrationProblem(model, ("default",), Bounds(), *OBJECTIVES["entropy"], level="tokens")
+        alpha = initial_alpha("scalar", 271)
+        alpha[0] -= 30.0  # Δ at its least: an almost uniform distribution, whose gradients are small
+        found[dtype, factor] = torch.cat(
+            [g.flatten() for g in tiny.lower([collate(encoded())])(theta, alpha).theta]
+        )
+    exact, plain, scaled = found.values()
+    assert (scaled - exact).norm() < 0.05 * exact.norm()
+    assert (scaled - exact).norm() <= (plain - exact).norm()
+    assert scaled.ne(0).sum() > plain.ne(0).sum()
 
 
 def test_sums_are_taken_over_processes(model):

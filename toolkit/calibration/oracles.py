@@ -21,6 +21,7 @@ from toolkit.models.predictive import (
     predictive,
     vocabulary_log_probs,
 )
+from toolkit.models.quantization import compute_dtype
 
 Level = Literal["options", "tokens"]
 """What a level looks at: the distribution over a question's options, or over the vocabulary."""
@@ -29,6 +30,10 @@ Predictive = Literal["raw", "adjusted"]
 """Whether the predictive distribution is softmax(z) or softmax(Δ ⊙ z + ι)."""
 
 Wrt = Literal["both", "theta", "alpha"]
+
+FLOAT16_SCALE = 2.0**10
+"""Losses are multiplied by this on their way back through a model that computes in float16, whose smallest
+number is 6e-8, and gradients divided by it afterwards (arXiv 1710.03740)."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ class CalibrationProblem:
         The means are of the terms over all micro-batches and processes; the first carries the gradient.
         """
         activate(self.model, self._owner(theta))
+        magnified = FLOAT16_SCALE if compute_dtype(self.model) == torch.float16 else 1.0
         alpha = [a.detach().requires_grad_(wrt != "theta") for a in alpha]
         inputs = [*(theta if wrt != "alpha" else ()), *(alpha if wrt != "theta" else ())]
         total = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in inputs]
@@ -139,7 +145,7 @@ class CalibrationProblem:
             with torch.enable_grad():
                 found = terms(batch, logits, alpha)
             if found[0].requires_grad:
-                gradients = torch.autograd.grad(found[0].sum(), inputs, allow_unused=True)
+                gradients = torch.autograd.grad(magnified * found[0].sum(), inputs, allow_unused=True)
                 for accumulated, gradient in zip(total, gradients, strict=True):
                     if gradient is not None:
                         accumulated += gradient
@@ -149,7 +155,7 @@ class CalibrationProblem:
         first = means[0].clone().requires_grad_()
         value = objective(first, *means[1:])
         (slope,) = torch.autograd.grad(value, first)  # dF by the first mean, the chain rule's outer factor
-        scale = (slope / summed[0, 1]).float()
+        scale = (slope / summed[0, 1] / magnified).float()
         together = self.reduce(torch.cat([gradient.flatten() for gradient in total])) * scale
         parts = together.split([tensor.numel() for tensor in inputs])
         total = [part.view_as(tensor) for part, tensor in zip(parts, inputs, strict=True)]
