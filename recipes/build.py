@@ -1,6 +1,7 @@
 """From settings to what the toolkit takes: each builder unpacks a part of the config into plain arguments."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,13 +76,20 @@ def build_accelerator(launch: Launch) -> Accelerator:
     """Returns the processes and devices of this launch, with the tracker that is asked for.
 
     Raises:
-        CalibrantError: The tracker is not installed, or the engine cannot shard a frozen base.
+        CalibrantError: The tracker is not installed, the engine cannot shard a frozen base, or the processes
+            do not find each other.
     """
     check_engine()
     tracker = launch.log_with
     if tracker and tracker not in map(str, get_available_trackers()):
         raise CalibrantError(f"--log_with {tracker} needs its package; run: pip install {tracker}")
     accelerator = Accelerator(log_with=tracker, project_dir=launch.output_dir / "logs")
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched > accelerator.num_processes:
+        raise CalibrantError(
+            f"{launched} processes were launched and do not find each other, for there is no GPU; set "
+            "ACCELERATE_USE_CPU=1 in the environment to run them on the CPU"
+        )
     load_whole()
     return accelerator
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from accelerate import PartialState
 from build import build_accelerator, build_answers, build_base, build_data, place, seen
 from calibrate import calibrate
 from parsing import Launch, calibrate_settings, parse_compare
-from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings
 
+from runs import open_run, run_recipe
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
 from toolkit.errors import CalibrantError
@@ -71,8 +71,9 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     for part in ("prompt", "data", "report"):
         if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
             raise CalibrantError(f"methods must share {part}; let them differ in other keys")
-    bases = {base_name(run, shared): run for run in runs.values()}
-    models = [replace(run.model, quantization="none") for run in bases.values()]
+    kinds = {run.model.quantization for run in runs.values()}
+    bases = {base_name(run, kinds): run for run in runs.values()}
+    models = [replace(run.model, quantization="none") for run in runs.values()]
     if any(model != models[0] for model in models):
         raise CalibrantError("methods must share model but for quantization; let them differ in other keys")
     if unknown := set(settings.temperature) - {*bases, *settings.methods}:
@@ -91,7 +92,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
             if not finished:
                 if main:
                     print(f"{name}, seed {seed}", file=sys.stderr)
-                calibrate(run, Launch(target), before=answers[base_name(run, shared)][0])
+                calibrate(run, Launch(target), before=answers[base_name(run, kinds)][0])
             answers.setdefault(name, []).append(read_answers(target / "predictions.parquet", sets))
 
         columns = {}
@@ -117,17 +118,16 @@ def check_methods(settings: CompareSettings) -> None:
         if name.split("-")[0] == BASE or not re.fullmatch(r"[\w-][\w.-]*", name):
             raise CalibrantError(
                 f"a method cannot be called {name!r}, for its folder bears its name and {BASE!r} is the base "
-                "model; use letters, digits, - and _"
+                f"model; use letters, digits, - and _, and do not begin with {BASE}"
             )
         if "seed" in keys:
             raise CalibrantError(f"the method {name} sets its seed; give --seeds, which all methods share")
 
 
-def base_name(run: CalibrateSettings, shared: CalibrateSettings) -> str:
-    """Returns the name of the base model that a run starts from; another quantization makes another base."""
-    if run.model == shared.model:
-        return BASE
-    return f"{BASE}-{run.model.quantization}"
+def base_name(run: CalibrateSettings, kinds: Collection[str]) -> str:
+    """Returns the name of the base model that a run starts from; a comparison's quantizations make bases."""
+    quantization = run.model.quantization
+    return BASE if quantization == "none" or len(kinds) == 1 else f"{BASE}-{quantization}"
 
 
 def folder_name(method: str, seed: int) -> str:

@@ -4,6 +4,7 @@ accelerate launch recipes/evaluate.py --model bundled --adapter adapters/NAME --
     --data questions.jsonl --output_dir runs/evaluation
 """
 
+import logging
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,16 +15,18 @@ from accelerate import PartialState
 from build import build_accelerator, build_answers, build_base, load_sets, place
 from parsing import Launch, dump, parse_evaluate
 from peft import PeftModel
-from runs import open_run, run_recipe
 from settings import EvaluateSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel
 
+from runs import open_run, run_recipe
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
 from toolkit.evaluation.report import Report, build_report, format_table
 from toolkit.models.adapters import adapter_folder, load_adapter
 from toolkit.models.adjustment import load_adjustment
 from toolkit.models.base import model_identity
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
@@ -53,6 +56,13 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             settings.trust_remote_code,
             settings.allow_pickle,
         )
+        if adapter is not None and chosen.quantization != (as_trained := quantization_of(trained)):
+            logger.warning(
+                "%s was trained over quantization %s, not %s: the figures of its report need not hold",
+                settings.adapter,
+                as_trained,
+                chosen.quantization,
+            )
         base = build_base(chosen, accelerator)
         identity = model_identity(chosen.name, base.model, chosen.revision)
         model: PreTrainedModel | PeftModel = base.model

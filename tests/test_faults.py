@@ -11,9 +11,9 @@ import evaluate
 import pytest
 import torch
 from recipe_runs import config, contents, launch, said
-from runs import run_recipe
 from transformers import AutoTokenizer
 
+from runs import run_recipe
 from toolkit.errors import CalibrantError
 from toolkit.models.adapters import attach_lora, save_adapter
 from toolkit.models.base import load_model
@@ -234,6 +234,14 @@ def test_an_adapter_of_another_base(tiny_folder, tmp_path, monkeypatch, capsys):
         "worldfacts/chemistry", "--output_dir", tmp_path / "out",
     )  # fmt: skip
     assert "was trained on tiny and does not fit" in line and "--model" in line
+
+
+def test_processes_that_do_not_find_each_other(settings, tmp_path, monkeypatch, capsys):
+    """As a launch of several processes without a GPU leaves them, unless it is told to use the CPU."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = fails(calibrate.main, monkeypatch, capsys, "--config", settings, "--output_dir", tmp_path / "out")
+    assert "2 processes" in line and "ACCELERATE_USE_CPU=1" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_finished_run_is_not_overwritten(settings, tmp_path, monkeypatch, capsys):

@@ -1,11 +1,14 @@
 """Every method and solver from the command line to the table, on the tiny model, in full and in 4 bits."""
 
+import ast
 import json
 
 import pytest
 import yaml
+from compare import base_name
 from recipe_runs import config, launch, said
 from safetensors.torch import load_file
+from settings import CalibrateSettings, ModelSettings
 
 METHODS = {
     "entropy_regularisation": {"method": "entropy_regularisation", "entropy_regularisation.weight": 0.5},
@@ -48,6 +51,13 @@ def test_each_quantization_has_a_base_of_its_own(compared):
             assert one["nll"]["value"] == pytest.approx(other["nll"]["value"], abs=1e-9), name
 
 
+def test_the_full_base_is_none_whatever_comes_first():
+    full, small = CalibrateSettings(), CalibrateSettings(model=ModelSettings(quantization="nf4"))
+    both = {"nf4", "none"}
+    assert [base_name(run, both) for run in (small, full)] == ["none-nf4", "none"]
+    assert base_name(small, {"nf4"}) == "none"
+
+
 def test_every_method_trains_every_layer(compared):
     folder, _ = compared
     for name in METHODS:
@@ -72,7 +82,13 @@ def test_a_single_level_learns_from_all_questions(compared):
 
 def test_the_card_names_the_quantization(compared):
     folder, _ = compared
-    assert "4 bits (nf4" in (folder / "nf4-seed0" / "README.md").read_text()
+    card = (folder / "nf4-seed0" / "README.md").read_text()
+    assert "4 bits (nf4" in card
+    snippet = card.split("```python\n")[1].split("```")[0]
+    tree = ast.parse(snippet)  # it loads the base in the same 4 bits
+    [config] = [n for n in ast.walk(tree) if ast.unparse(n).startswith("BitsAndBytesConfig(")]
+    assert "bnb_4bit_quant_type='nf4'" in ast.unparse(config)
+    assert "bnb_4bit_compute_dtype='float32'" in ast.unparse(config)
     assert "4 bits" not in (folder / "tokens-seed0" / "README.md").read_text()
 
 
@@ -86,6 +102,7 @@ def test_an_adapter_is_evaluated_on_the_base_that_it_was_trained_on(compared, ti
             "--output_dir", tmp_path / quantization, *more,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        assert ("need not hold" in done.stderr) == (quantization == "none")
     trained = report(folder, "nf4-seed0")["results"][1]["nll"]["value"]
     found = report(tmp_path, "as trained")
     assert found["base"]["quantization"]["method"] == "nf4"

@@ -296,10 +296,11 @@ def table(result: Result) -> str:
         for side, label in SIDES.items()
     ]
     head = ("", "batch size", "tokens", "GiB", "seconds (median)", "questions/s", "times as fast")
+    four_bits = f", {model['quantization']['method']}" if model.get("quantization") else ""
     about = (
-        f"{model['name']} in {model['dtype']}; {data['count']} questions of {data['name']} ({data['split']}, "
-        f"sha256 {data['sha256'][:12]}...); seed {result['seed']}; {result['repeats']} repeats in turn; "
-        f"{facts(result)}."
+        f"{model['name']} in {model['dtype']}{four_bits}; {data['count']} questions of {data['name']} "
+        f"({data['split']}, sha256 {data['sha256'][:12]}...); seed {result['seed']}; "
+        f"{result['repeats']} repeats in turn; {facts(result)}."
     )
     agreements = [said(form, found, data["count"]) for form, found in result["forms"].items()]
     return "\n\n".join([markdown(rows, head), about, *agreements])

@@ -85,7 +85,11 @@ def load_model(
             "read; convert them to safetensors, or say --allow_pickle if you trust their source"
         )
     quantized: dict[str, Any] = {}
-    if quantization is not None and "quantization_config" not in config:
+    if quantization is not None and (found := config.get("quantization_config")):
+        kind = found.get("bnb_4bit_quant_type") or found.get("quant_method")
+        if kind != quantization:
+            logger.warning("%s is quantized already, as %s, and stays so", name, kind)
+    elif quantization is not None:
         quantized = {"quantization_config": nf4_config(torch_dtype, storage), "device_map": {"": device}}
     try:
         tokenizer = AutoTokenizer.from_pretrained(

@@ -60,9 +60,9 @@ prediction. Elsewhere these figures need not hold.
 
 ```python
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {_imports(report["base"])}
 
-base = AutoModelForCausalLM.from_pretrained("{base}")
+base = AutoModelForCausalLM.from_pretrained("{base}"{_loading(report["base"])})
 model = PeftModel.from_pretrained(base, "{name}")  # this folder, or its id on the Hub
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 ```
@@ -123,6 +123,31 @@ def _levels(training: Mapping[str, Any]) -> str:
 
 def _sources(names: list[str]) -> str:
     return ", ".join(map(_code, names))
+
+
+def _imports(base: Mapping[str, Any]) -> str:
+    classes = "AutoModelForCausalLM, AutoTokenizer"
+    return f"{classes}, BitsAndBytesConfig" if _is_nf4(base) else classes
+
+
+def _loading(base: Mapping[str, Any]) -> str:
+    """Returns the arguments that load the base in the 4 bits that the figures belong to."""
+    if not _is_nf4(base):
+        return ""
+    found = base["quantization"]
+    keys = {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": found["double_quantization"],
+        "bnb_4bit_compute_dtype": found["compute_dtype"],
+    }
+    arguments = "".join(f"        {key}={value!r},\n" for key, value in keys.items())
+    config = f"BitsAndBytesConfig(\n{arguments}    )"
+    return f",\n    quantization_config={config},\n    dtype={found['compute_dtype']!r},\n"
+
+
+def _is_nf4(base: Mapping[str, Any]) -> bool:
+    return (base.get("quantization") or {}).get("method") == "nf4"
 
 
 def _precision(base: Mapping[str, Any]) -> str:
