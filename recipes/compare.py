@@ -17,9 +17,9 @@ from accelerate import PartialState
 from build import build_accelerator, build_answers, build_base, build_data, place, seen
 from calibrate import calibrate
 from parsing import Launch, calibrate_settings, parse_compare
+from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings
 
-from runs import open_run, run_recipe
 from toolkit.calibration.baselines import fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
 from toolkit.errors import CalibrantError

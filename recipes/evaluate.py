@@ -15,10 +15,10 @@ from accelerate import PartialState
 from build import build_accelerator, build_answers, build_base, load_sets, place
 from parsing import Launch, dump, parse_evaluate
 from peft import PeftModel
+from runs import open_run, run_recipe
 from settings import EvaluateSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel
 
-from runs import open_run, run_recipe
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
 from toolkit.evaluation.report import Report, build_report, format_table

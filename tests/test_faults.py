@@ -11,9 +11,9 @@ import evaluate
 import pytest
 import torch
 from recipe_runs import config, contents, launch, said
+from runs import run_recipe
 from transformers import AutoTokenizer
 
-from runs import run_recipe
 from toolkit.errors import CalibrantError
 from toolkit.models.adapters import attach_lora, save_adapter
 from toolkit.models.base import load_model
