@@ -27,7 +27,7 @@ from toolkit.evaluation.evaluate import Answered, answer_sets
 from toolkit.evaluation.metrics import metrics
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
 from toolkit.models.adjustment import Adjustment
-from toolkit.models.base import load_model, parse_dtype
+from toolkit.models.base import context_length, load_model, parse_dtype
 from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.layout import choose_layout, layout_for
@@ -110,8 +110,7 @@ def build_base(settings: ModelSettings, accelerator: Accelerator) -> Base:
         allow_pickle=settings.allow_pickle,
         revision=settings.revision,
     )
-    max_length = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-    return Base(model, tokenizer, max_length, "separate", accelerator)
+    return Base(model, tokenizer, context_length(model, tokenizer), "separate", accelerator)
 
 
 def place(base: Base, model: PreTrainedModel | PeftModel) -> Base:

@@ -1,9 +1,12 @@
 import json
 from dataclasses import replace
 
+import measure
 import pytest
 import scaling
 from scaling import Point
+
+from toolkit.errors import CalibrantError
 
 SMALL = Point(questions=3, options=2, length=5, model="tiny", batch_size=2)
 
@@ -63,13 +66,13 @@ def test_measures_a_point_in_a_process_of_its_own(monkeypatch, capsys):
         scaling.main(printed)
         return type("Done", (), {"returncode": 0, "stdout": capsys.readouterr().out, "stderr": ""})
 
-    monkeypatch.setattr(scaling.subprocess, "run", run)
+    monkeypatch.setattr(measure.subprocess, "run", run)
     again = scaling.child(SMALL, "step", ["--repeats", "2"])
     assert again == found | {"point": str(SMALL)}
 
 
 def test_says_why_a_process_failed(monkeypatch):
     failed = type("Done", (), {"returncode": 2, "stdout": "", "stderr": "warning\nerror: no room"})
-    monkeypatch.setattr(scaling.subprocess, "run", lambda *arguments, **keys: failed)
-    with pytest.raises(scaling.CalibrantError, match="the step of Point.* failed: no room"):
+    monkeypatch.setattr(measure.subprocess, "run", lambda *arguments, **keys: failed)
+    with pytest.raises(CalibrantError, match="the step of Point.* failed: no room"):
         scaling.child(SMALL, "step", [])

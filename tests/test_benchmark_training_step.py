@@ -1,6 +1,7 @@
 import json
 import sys
 
+import measure
 import method_steps
 import pytest
 import random_model
@@ -10,6 +11,7 @@ import training_step
 from method_steps import METHODS, StepSettings, our_model, our_step
 from trl_step import trl_rows, trl_step, trl_trainer
 
+from toolkit.errors import CalibrantError
 from toolkit.models.adapters import adapter_parameters
 from toolkit.models.predictive import collate
 
@@ -139,7 +141,7 @@ def test_measures_all_rows_in_turn(tiny_folder):
 
 def test_refuses_another_loss():
     exact = {"dtype": "float32", "quantization": None}
-    with pytest.raises(training_step.CalibrantError, match="more than rounding"):
+    with pytest.raises(CalibrantError, match="more than rounding"):
         step_rows.check_losses({"trl_sft": 1.0, "sft": 1.001}, exact)
     step_rows.check_losses({"trl_sft": 1.0, "sft": 1.001}, exact | {"dtype": "bfloat16"})
 
@@ -158,7 +160,7 @@ def test_hands_the_settings_to_a_process_of_its_own(tiny_folder, monkeypatch):
         calls.append(command)
         return type("Done", (), {"returncode": 0, "stdout": json.dumps(MEMORY), "stderr": ""})
 
-    monkeypatch.setattr(training_step.subprocess, "run", run)
+    monkeypatch.setattr(measure.subprocess, "run", run)
     settings = StepSettings(batch_size=3, gradient_checkpointing=True, learning_rate=0.01)
     _, memory = training_step.memory_of(str(tiny_folder), "float32", "nf4", settings)
     assert memory("sft") == MEMORY
@@ -170,7 +172,7 @@ def test_hands_the_settings_to_a_process_of_its_own(tiny_folder, monkeypatch):
 
 
 def test_says_why_a_process_failed(tiny_folder):
-    with pytest.raises(training_step.CalibrantError, match="memory of sft failed: .*no random model"):
+    with pytest.raises(CalibrantError, match="memory of sft failed: .*no random model"):
         training_step.child_memory(["--model", "random:nothing"], "sft")
 
 

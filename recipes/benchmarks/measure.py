@@ -4,6 +4,7 @@ import argparse
 import gc
 import json
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.files import replacing
@@ -114,6 +116,32 @@ def facts(result: Result) -> str:
     )
 
 
+def count_tokens(model: PreTrainedModel, task: Callable[[], object]) -> int:
+    """Returns how many tokens the model is given by a task, padding included."""
+    counts: list[int] = []
+    embedding = model.get_input_embeddings()
+    handle = embedding.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].numel()))
+    try:
+        task()
+    finally:
+        handle.remove()
+    return sum(counts)
+
+
+def apart(script: str, arguments: Sequence[str], what: str) -> Result:
+    """Runs a benchmark in a process of its own, and returns the JSON that it prints.
+
+    Raises:
+        CalibrantError: The process fails.
+    """
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise CalibrantError(f"measuring the {what} failed: {last.removeprefix('error: ')}")
+    found: Result = json.loads(done.stdout)
+    return found
+
+
 def markdown(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
     """Returns a Markdown table, its first column text and the others numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
@@ -153,8 +181,9 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{given.output_dir} already holds a benchmark; choose another --output_dir")
         try:
             result = benchmark(given)
-            print(table(result))
-            for file, text in zip(files, (json.dumps(result, indent=2), table(result)), strict=False):
+            shown = table(result)
+            print(shown)
+            for file, text in zip(files, (json.dumps(result, indent=2), shown), strict=False):
                 with replacing(file) as partial:
                     partial.write_text(text + "\n", encoding="utf-8")
         except CalibrantError as error:

@@ -22,14 +22,25 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from measure import Parser, Result, circumstances, facts, in_turn, markdown, peak_memory, positive, ratio
+from measure import (
+    Parser,
+    Result,
+    circumstances,
+    count_tokens,
+    facts,
+    in_turn,
+    markdown,
+    peak_memory,
+    positive,
+    ratio,
+)
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.confidence.options import OptionConfidence, option_confidence
 from toolkit.errors import CalibrantError
-from toolkit.models.base import default_device, load_model, model_identity
+from toolkit.models.base import context_length, default_device, load_model, model_identity
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.layout import choose_layout, layout_for
 from toolkit.models.predictive import Layout, collate, option_scores, predictive
@@ -100,7 +111,7 @@ class Case:
 
     def encode(self, questions: Questions) -> tuple[list[EncodedQuestion], Layout]:
         """Returns the questions as token ids, and how they are laid out."""
-        limit = getattr(self.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        limit = context_length(self.model, self.tokenizer)
         encoded = encode_questions(questions, self.tokenizer, form=self.form, style="plain", max_length=limit)
         return encoded, layout_for(self.model, encoded, self.layout)
 
@@ -229,18 +240,6 @@ def fastest(side: Callable[[int], Task], sizes: Sequence[int], description: str)
     return min(sizes, key=lambda size: min(seconds[str(size)]))
 
 
-def count_tokens(model: PreTrainedModel, task: Task) -> int:
-    """Returns how many tokens the model is given by a task, padding included."""
-    counts: list[int] = []
-    embedding = model.get_input_embeddings()
-    handle = embedding.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].numel()))
-    try:
-        task()
-    finally:
-        handle.remove()
-    return sum(counts)
-
-
 def peak_bytes(task: Task) -> int | None:
     """Returns the most GPU memory that a task takes beside the model; a CPU's would need a process a side."""
     if not torch.cuda.is_available():
@@ -338,8 +337,7 @@ def said(form: Form, found: Result, count: int) -> str:
 def measure(name: str, count: int, repeats: int, seed: int) -> Result:
     """Loads a model in float32, and measures it."""
     harness()  # before a model that may take long to load
-    model, tokenizer = load_model(name, dtype="float32")
-    model = model.to(default_device())  # type: ignore[arg-type]
+    model, tokenizer = load_model(name, dtype="float32", device=default_device())
     identity = model_identity(name, model)
     return benchmark(model, tokenizer, identity, count=count, repeats=repeats, seed=seed)
 

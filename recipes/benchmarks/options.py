@@ -9,6 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import get_args
 
+import measure
 import numpy as np
 from measure import Parser, Result, circumstances, facts, in_turn, markdown, positive, ratio
 from tqdm import tqdm
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel
 
 from toolkit.confidence.options import OptionConfidence, option_confidence
 from toolkit.errors import CalibrantError
-from toolkit.models.base import default_device, load_model, model_identity
+from toolkit.models.base import context_length, default_device, load_model, model_identity
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.models.layout import choose_layout, layout_for
 from toolkit.models.predictive import Layout
@@ -45,10 +46,9 @@ def benchmark(name: str, count: int, repeats: int, seed: int) -> Result:
     Raises:
         CalibrantError: The model does not take packed options, or scores them otherwise.
     """
-    model, tokenizer = load_model(name, dtype="float32")
-    model = model.to(default_device())  # type: ignore[arg-type]
+    model, tokenizer = load_model(name, dtype="float32", device=default_device())
     data = load_questions("worldfacts", "test").sample(count, seed)
-    limit = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    limit = context_length(model, tokenizer)
     questions = encode_questions(data, tokenizer, style="plain", max_length=limit)
     if layout_for(model, questions, choose_layout(model, model.config.vocab_size)) == "separate":
         raise CalibrantError(f"{name} does not take these questions packed; choose another --model")
@@ -104,14 +104,9 @@ def count_tokens(
     model: PreTrainedModel, questions: Sequence[EncodedQuestion], layout: Layout, batch_size: int
 ) -> int:
     """Returns how many tokens the model is given in one pass over all questions, padding included."""
-    counts: list[int] = []
-    embedding = model.get_input_embeddings()
-    handle = embedding.register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].numel()))
-    try:
-        option_confidence(model, questions, layout=layout, batch_size=batch_size)
-    finally:
-        handle.remove()
-    return sum(counts)
+    return measure.count_tokens(
+        model, lambda: option_confidence(model, questions, layout=layout, batch_size=batch_size)
+    )
 
 
 def table(result: Result) -> str:

@@ -12,21 +12,17 @@ and small points in this process, which shows that it works and no more.
 import argparse
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
-from measure import Parser, Result, circumstances, facts, in_turn, markdown, peak_memory, positive
+from measure import Parser, Result, apart, circumstances, facts, in_turn, markdown, peak_memory, positive
 from method_steps import METHODS, StepSettings, our_model, our_step
 from random_model import SHAPES, find_shape, random_model
 from tqdm import tqdm
 
 from toolkit.confidence.options import option_confidence
-from toolkit.errors import CalibrantError
 from toolkit.models.base import choose_dtype, default_device
 from toolkit.models.encoding import EncodedQuestion
 
@@ -172,13 +168,8 @@ def child(point: Point, kind: Work, arguments: Sequence[str]) -> Result:
     Raises:
         CalibrantError: The process fails.
     """
-    command = [sys.executable, str(Path(__file__)), "--only", json.dumps([asdict(point), kind]), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise CalibrantError(f"measuring the {kind} of {point} failed: {last.removeprefix('error: ')}")
-    found: Result = json.loads(done.stdout)
-    return found
+    only = ["--only", json.dumps([asdict(point), kind])]
+    return apart(__file__, [*only, *arguments], f"{kind} of {point}")
 
 
 def table(result: Result) -> str:
@@ -210,13 +201,13 @@ def measure(given: argparse.Namespace) -> Result:
     def here(point: Point, kind: Work) -> Result:
         return measure_point(point, kind, method=given.method, repeats=given.repeats)
 
-    def apart(point: Point, kind: Work) -> Result:
+    def away(point: Point, kind: Work) -> Result:
         return child(point, kind, ["--method", given.method, "--repeats", str(given.repeats)])
 
     if given.only:
         point, kind = json.loads(given.only)
         return here(Point(**point), kind)
-    found = benchmark(QUICK, QUICK_FACTORS, here) if given.quick else benchmark(Point(), FACTORS, apart)
+    found = benchmark(QUICK, QUICK_FACTORS, here) if given.quick else benchmark(Point(), FACTORS, away)
     return found | {"method": given.method, "quick": given.quick}
 
 

@@ -11,6 +11,7 @@ from random_model import Loaded
 from trl_step import require_trl, trl_step, trl_trainer
 
 from toolkit.errors import CalibrantError
+from toolkit.models.base import context_length
 from toolkit.models.encoding import EncodedQuestion, encode_questions
 from toolkit.questions.question import QuestionSet
 from toolkit.questions.sources import load_questions
@@ -47,8 +48,7 @@ def questions(
 ) -> tuple[list[EncodedQuestion], list[EncodedQuestion], str]:
     """Returns questions of worldfacts for the lower level, as many others for the upper, and their hash."""
     data = _worldfacts().sample(2 * settings.batch_size, settings.seed)
-    config = base.model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None) or base.tokenizer.model_max_length
+    limit = context_length(base.model, base.tokenizer)
     encoded = encode_questions(data, base.tokenizer, style="plain", max_length=limit)
     return encoded[::2], encoded[1::2], data.sha256
 

@@ -16,21 +16,18 @@ loading the model, over making adapters and optimizer, to the end of a few steps
 import argparse
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from measure import Parser, Result, circumstances, facts, in_turn, markdown, positive, ratio
+from measure import Parser, Result, apart, circumstances, facts, in_turn, markdown, positive, ratio
 from method_steps import METHODS, StepSettings
 from random_model import Loaded, load, this_device
 from step_rows import ROWS, TRL, Load, check_losses, count_tokens, prepare, release, repeat, row_memory
 
-from toolkit.errors import CalibrantError
 from toolkit.models.base import Dtype
 from toolkit.models.quantization import Quantization
 
@@ -148,13 +145,7 @@ def child_memory(arguments: Sequence[str], name: str) -> Result:
         CalibrantError: The process fails.
     """
     print(f"memory of {name}", file=sys.stderr)
-    command = [sys.executable, str(Path(__file__)), *arguments, "--only", name]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise CalibrantError(f"measuring the memory of {name} failed: {last.removeprefix('error: ')}")
-    found: Result = json.loads(done.stdout)
-    return found
+    return apart(__file__, [*arguments, "--only", name], f"memory of {name}")
 
 
 def table(result: Result) -> str:

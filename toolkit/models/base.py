@@ -259,6 +259,12 @@ def set_pad_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, na
         model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
+def context_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Returns how many tokens a model's context holds; its tokenizer knows where its config does not."""
+    length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return length or tokenizer.model_max_length
+
+
 def model_name(name: str) -> str:
     """Returns what a base model goes by in a report: its Hub id, or the last part of its folder."""
     return Path(name).resolve().name if Path(name).is_dir() else name

@@ -154,11 +154,11 @@ def _precision(base: Mapping[str, Any]) -> str:
     found = base.get("quantization")
     if found is None:
         return str(base["dtype"])
-    details = [found["method"]]
-    if found.get("double_quantization"):
-        details.append("double quantization")
-    if "compute_dtype" in found:
-        details.append(f"computed in {found['compute_dtype']}")
+    if "compute_dtype" not in found:  # by another library, whose bits are not known here
+        return f"quantized ({found['method']})"
+    details = [found["method"], f"computed in {found['compute_dtype']}"]
+    if found["double_quantization"]:
+        details.insert(1, "double quantization")
     return f"4 bits ({', '.join(details)})"
 
 
