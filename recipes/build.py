@@ -1,44 +1,30 @@
-"""From settings to what the toolkit takes: each builder unpacks a part of the config into plain arguments."""
+"""From settings to models and questions: each builder unpacks a part of the config into plain arguments."""
 
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from parsing import Launch
 from peft import PeftModel
-from settings import CalibrateSettings, CalmSettings, DataSettings, ModelSettings, PromptSettings
+from settings import DataSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import bome, finite_difference
-from toolkit.calibration.losses import Bounds, bounded, initial_alpha
-from toolkit.calibration.objectives import OBJECTIVES
-from toolkit.calibration.oracles import CalibrationProblem
-from toolkit.calibration.training import Row, Schedule, Solver, Trained
-from toolkit.confidence.options import option_confidence
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import Answered, answer_sets
-from toolkit.evaluation.metrics import metrics
-from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.base import context_length, load_model, parse_dtype
-from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import EncodedQuestion, encode_questions
-from toolkit.models.layout import choose_layout, layout_for
+from toolkit.models.layout import choose_layout
 from toolkit.models.predictive import Layout
 from toolkit.models.sharding import check_engine, is_sharded, load_whole, shard_base
 from toolkit.questions.heldout import check_disjoint, hold_out
-from toolkit.questions.question import Question, QuestionSet
+from toolkit.questions.question import Preference, Question, QuestionSet
 from toolkit.questions.sources import load_questions
-
-THETA_HAT = "lower_level_solution"
-"""Name of the adapter that holds θ̂."""
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +135,12 @@ def build_data(settings: DataSettings) -> Data:
     sources = settings.validation or settings.train
     validation = load_sets(sources, "validation", settings.validation_limit, seed)
     test = load_sets(settings.test, "test", settings.test_limit, seed)
+    for data in [*validation, *test]:
+        if any(isinstance(question, Preference) for question in data):
+            raise CalibrantError(
+                f"{data.name} holds preference pairs, and confidence is measured on questions with choices; "
+                "give --data.validation and --data.test such sources"
+            )
     chosen = _together(validation)
     for data in test:
         check_disjoint(chosen, list(data), f"validation and the {data.split} split of {data.name}")
@@ -212,180 +204,3 @@ def build_answers(
         label=label,
         accelerator=base.accelerator,
     )
-
-
-def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
-    """Attaches θ to the base and, where the method needs it, θ̂."""
-    lora = settings.lora
-    if len(lora.layers) not in (0, 2):
-        raise CalibrantError("--lora.layers takes the first layer and the one past the last, such as [0, 12]")
-    if "all-linear" in lora.targets and len(lora.targets) > 1:
-        raise CalibrantError("--lora.targets takes names of layers, or all-linear alone")
-    model = attach_lora(
-        base.model,
-        rank=lora.rank,
-        alpha=lora.alpha,
-        dropout=lora.dropout,
-        targets="all-linear" if lora.targets == ["all-linear"] else lora.targets,
-        layers=range(lora.layers[0], lora.layers[1]) if lora.layers else None,
-        base_name=HUB_ID if settings.model.name == "bundled" else settings.model.name,
-        seed=settings.seed,
-    )
-    if settings.method == "calm":
-        add_copy(model, THETA_HAT)
-    if settings.training.gradient_checkpointing:
-        base.model.activation_checkpointing_enable({"use_reentrant": False})
-    return model.train()  # dropout and checkpointing act in training from the first step on
-
-
-def build_run(model: PeftModel, settings: CalibrateSettings) -> Trained:
-    """Returns θ, θ̂ and α at their start."""
-    device = adapter_parameters(model)[0].device
-    kind = settings.calm.alpha if settings.method == "calm" else "scalar"
-    alpha = [a.to(device) for a in initial_alpha(kind, model.config.vocab_size)]
-    hat = adapter_parameters(model, THETA_HAT) if settings.method == "calm" else []
-    activate(model, THETA)
-    return Trained(adapter_parameters(model), alpha, hat)
-
-
-def build_problem(
-    model: PeftModel, settings: CalibrateSettings, accelerator: Accelerator
-) -> CalibrationProblem:
-    """Returns L and F of this model."""
-    calm = settings.calm if settings.method == "calm" else CalmSettings(level=settings.calm.level)
-    regularised = settings.method == "entropy_regularisation"
-    try:
-        bounds = Bounds(calm.delta_min, calm.delta_max, calm.iota_max)
-    except ValueError as error:
-        raise CalibrantError(f"{error}; see --calm.delta_min") from error
-    spread, objective = OBJECTIVES[calm.upper]
-    return CalibrationProblem(
-        model,
-        adapters=(THETA, THETA_HAT) if settings.method == "calm" else (THETA,),
-        bounds=bounds,
-        spread=spread,
-        objective=objective,
-        level=calm.level,
-        predictive=calm.predictive,
-        score=settings.prompt.score,
-        entropy_weight=settings.entropy_regularisation.weight if regularised else 0.0,
-        reduce=lambda tensor: accelerator.reduce(tensor, "sum"),
-    )
-
-
-def build_solver(run: Trained, settings: CalibrateSettings) -> Solver:
-    """Returns the solver with its settings bound; methods of a single level never get to it."""
-    calm = settings.calm
-    if calm.solver == "finite_difference":
-        return lambda lower, upper, theta, alpha: finite_difference(
-            lower, upper, theta, run.theta_hat, alpha, inner_lr=calm.inner_lr, epsilon=calm.epsilon
-        )
-    return lambda lower, upper, theta, alpha: bome(
-        lower,
-        upper,
-        theta,
-        run.theta_hat,
-        alpha,
-        inner_steps=calm.inner_steps,
-        inner_lr=calm.inner_lr,
-        eta=calm.eta,
-        barrier=calm.barrier,
-        warm_start=calm.warm_start,
-        lambda_max=calm.lambda_max,
-    )
-
-
-def build_batches(
-    questions: Sequence[EncodedQuestion],
-    seed: int,
-    base: Base,
-    settings: CalibrateSettings,
-) -> Batches:
-    """Returns this process's batches of one level."""
-    accelerator = base.accelerator
-    size, processes = settings.training.batch_size, accelerator.num_processes
-    if size < processes or (size % processes and is_sharded(accelerator)):
-        share = "a multiple of them" if is_sharded(accelerator) else "at least one a process"
-        raise CalibrantError(
-            f"{processes} processes share {size} questions a step; set --training.batch_size to {share}"
-        )
-    return Batches(
-        questions,
-        batch_size=settings.training.batch_size,
-        micro_batch_size=settings.training.micro_batch_size,
-        seed=seed,
-        length_window=settings.training.length_window,
-        pad_id=base.tokenizer.pad_token_id or 0,
-        layout="separate" if layout_for(base.model, questions, base.layout) == "separate" else "packed",
-        process=accelerator.process_index,
-        processes=accelerator.num_processes,
-    )
-
-
-def build_schedule(settings: CalibrateSettings) -> Schedule:
-    """Returns steps and learning rates."""
-    training = settings.training
-    calm = settings.method == "calm"
-    lower_steps = settings.calm.lower_steps if calm else training.steps
-    if calm and lower_steps >= training.steps > 0:
-        raise CalibrantError(
-            f"all {training.steps} steps would only fit the lower level; set --training.steps above "
-            f"--calm.lower_steps, which is {lower_steps}"
-        )
-    return Schedule(
-        steps=training.steps,
-        theta_lr=training.learning_rate,
-        alpha_lr=settings.calm.alpha_lr,
-        lower_steps=lower_steps,
-        upper_every=settings.calm.upper_every,
-        warmup_steps=training.warmup_steps,
-        decay=training.decay,
-        weight_decay=training.weight_decay,
-        max_norm=training.max_norm,
-        validate_every=training.validate_every,
-        save_every=training.save_every,
-    )
-
-
-def build_view(run: Trained, problem: CalibrationProblem) -> Callable[[], Adjustment | None]:
-    """Returns a function that gives what the finished model would apply to its logits, as α is now."""
-    if problem.predictive == "raw":
-        return lambda: None
-    return lambda: Adjustment(*(tensor.detach() for tensor in bounded(run.alpha, problem.bounds)))
-
-
-def build_validation(
-    model: PeftModel,
-    questions: Sequence[EncodedQuestion],
-    view: Callable[[], Adjustment | None],
-    base: Base,
-    settings: CalibrateSettings,
-) -> Callable[[], Row]:
-    """Returns a function that measures θ on the validation questions, as it is now."""
-    layout = layout_for(base.model, questions, base.layout)
-
-    def validate() -> Row:
-        activate(model, THETA)
-        found = option_confidence(
-            model,
-            questions,
-            adjustment=view(),
-            score=settings.prompt.score,
-            layout=layout,
-            batch_size=settings.report.batch_size,
-            pad_id=base.tokenizer.pad_token_id or 0,
-            accelerator=base.accelerator,
-        )
-        values = metrics(found.log_probs, found.answers, settings.report.bins)
-        names = ("accuracy", "confidence", "conf_ece", "nll", "entropy")
-        return {f"validation_{name}": values[name] for name in names}
-
-    return validate
-
-
-CRITERIA: dict[str, Callable[[dict[str, Any]], float]] = {
-    "nll": lambda row: row["validation_nll"],
-    "matched": lambda row: abs(row["validation_entropy"] - row["validation_nll"]),
-    "last": lambda row: -row["step"],
-}
-"""What the kept point has the least of, by the names of `training.keep`."""

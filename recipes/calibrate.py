@@ -12,23 +12,29 @@ from typing import Any
 
 from accelerate import PartialState
 from build import (
-    CRITERIA,
     Data,
     build_accelerator,
-    build_adapter,
     build_answers,
     build_base,
-    build_batches,
     build_data,
     build_encoder,
+    place,
+    seen,
+)
+from methods import (
+    BILEVEL,
+    CRITERIA,
+    build_adapter,
+    build_batches,
+    build_lower,
     build_problem,
     build_run,
     build_schedule,
     build_solver,
     build_validation,
     build_view,
-    place,
-    seen,
+    check_levels,
+    resolve,
 )
 from parsing import Launch, dump, parse_calibrate
 from runs import flat, open_run, run_recipe
@@ -65,24 +71,27 @@ def calibrate(
     """
     accelerator, folder = build_accelerator(launch), launch.output_dir
     main, resume = accelerator.is_main_process, launch.resume == "auto"
-    with open_run(folder, dump(settings), finished="report.json", active=main, resume=resume):
+    method, given, settings = settings.method, dump(settings), resolve(settings)
+    with open_run(folder, given, finished="report.json", active=main, resume=resume):
         data = build_data(settings.data)
+        check_levels(data, settings)
         base = build_base(settings.model, accelerator)
         encode = build_encoder(base, settings.prompt)
         validation = encode([question for one in data.validation for question in one])
         lower, upper = encode(data.lower), encode(data.upper)
         for one in data.test:  # a question that cannot be asked is better found now than after training
             encode(list(one))
-        if settings.method != "calm":
+        if settings.method not in BILEVEL:
             lower += upper  # methods of a single level learn from all questions
             data = replace(data, lower=data.lower + data.upper, upper=[])
         if settings.calm.level == "tokens":
-            lower = [question.right_only() for question in lower]
+            upper = [question.right_only() for question in upper]
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
         model = build_adapter(base, settings)
         base = place(base, model)
-        run = build_run(model, settings)
+        lower = build_lower(lower, model, base, settings)
         problem = build_problem(model, settings, accelerator)
+        run = build_run(model, problem, settings)
         view = build_view(run, problem)
         shown = {key: str(value) for key, value in flat(asdict(settings)).items()}
         accelerator.init_trackers("calibrant", shown)
@@ -90,7 +99,7 @@ def calibrate(
         train(
             run,
             problem,
-            build_solver(run, settings),
+            build_solver(settings),
             build_batches(lower, settings.seed, base, settings),
             build_batches(upper, settings.seed + 1, base, settings),
             build_schedule(settings),
@@ -106,23 +115,24 @@ def calibrate(
             tracker.finish()
 
         activate(model, THETA)
-        unmoved = check_moved(model) if run.best_step > 0 else []
+        moves = method != "vector_scaling" and run.best_step > 0
+        unmoved = check_moved(model) if moves else []
         sets = [*data.validation, *data.test]
         size = settings.report.batch_size
         if before is None:
             with base_only(model):
                 before = build_answers(base, model, sets, settings.prompt, size, "base" if main else None)
-        label = settings.method if main else None
+        label = method if main else None
         after = build_answers(base, model, sets, settings.prompt, size, label, view())
-        report = _report(settings, folder.name, identity, before, after, data)
+        report = _report(settings, method, folder.name, identity, before, after, data)
         report["kept_step"], report["unmoved_layers"] = run.best_step, unmoved
         if main:
             save_adapter(model, base.tokenizer, folder)
-            if settings.method == "calm":
+            if settings.method in (*BILEVEL, "vector_scaling"):
                 learnt = Adjustment(*bounded(run.alpha, problem.bounds))
                 save_adjustment(learnt, folder, predictive=settings.calm.predictive)
-            write_card(folder, report, settings.calm.predictive if settings.method == "calm" else "raw")
-            _write_figures_and_report(folder, settings.method, report, before, after)
+            write_card(folder, report, settings.calm.predictive)
+            _write_figures_and_report(folder, method, report, before, after)
             remove_checkpoints(folder / "checkpoints")
         accelerator.wait_for_everyone()
     return report
@@ -136,6 +146,7 @@ def fingerprint(data: Data) -> str:
 
 def _report(
     settings: CalibrateSettings,
+    method: str,
     adapter: str,
     identity: dict[str, Any],
     before: Sequence[Answered],
@@ -151,7 +162,7 @@ def _report(
         own,
         model=identity["name"],
         adapter=adapter,
-        method=settings.method,
+        method=method,
         seed=settings.seed,
         prompt=asdict(settings.prompt),
     )

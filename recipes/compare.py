@@ -1,56 +1,42 @@
-"""Runs several methods on the same questions and prints one table.
+"""Runs several methods on the same questions, with several seeds, and says by how much they differ.
 
 accelerate launch recipes/compare.py --config recipes/configs/demo.yaml --output_dir runs/demo
 """
 
-import json
 import re
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import yaml
 from accelerate import PartialState
-from build import build_accelerator, build_answers, build_base, build_data, place, seen
+from answers import Columns, answer_base, answer_contextually, finished, tempered
+from build import Data, build_accelerator, build_data, seen
 from calibrate import calibrate
+from outcome import Outcome, write_outcome
 from parsing import Launch, calibrate_settings, parse_compare
 from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings
 
-from toolkit.calibration.baselines import fit_temperature, temper
-from toolkit.confidence.options import OptionConfidence
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.compare import TEMPERED, comparison_table
-from toolkit.evaluation.evaluate import (
-    Answered,
-    all_predictions,
-    measure,
-    panel,
-    read_answers,
-    tested,
-    write_evaluation,
-)
-from toolkit.evaluation.files import replacing
-from toolkit.evaluation.plots import reliability_diagram
-from toolkit.evaluation.report import Report, build_report
-from toolkit.models.base import model_identity, model_name
+from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERED, Asked
+from toolkit.evaluation.evaluate import read_answers
 from toolkit.questions.question import QuestionSet
 
-BASE = "none"
-"""The name under which a comparison lists the model as it is."""
+Runs = dict[tuple[str, str, int], CalibrateSettings]
+"""The settings of each run, by fold, method and seed."""
 
 
 def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
-    """Runs every method with every seed, each into a folder of its own, and compares them.
+    """Runs every method with every seed on every fold, each into a folder of its own, and compares them.
 
     What is finished is not run again; what was interrupted is resumed.
 
     Args:
-        settings: The methods and seeds.
-        folder: Takes a folder for each run, `comparison.json`, `comparison.md` and `reliability.png`.
+        settings: The methods, seeds and folds.
+        folder: Takes a folder for each run, and what `write_outcome` writes.
         config: The calibration config that all methods start from.
 
     Returns:
@@ -59,69 +45,101 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
+    began = time.monotonic()
     accelerator = build_accelerator(Launch(folder))
     main = accelerator.is_main_process
-    check_methods(settings)
-    runs = {
-        (name, seed): calibrate_settings(config, keys | {"seed": seed})
-        for name, keys in settings.methods.items()
-        for seed in settings.seeds
-    }
-    shared = next(iter(runs.values()))
-    for part in ("prompt", "data", "report"):
-        if any(getattr(run, part) != getattr(shared, part) for run in runs.values()):
-            raise CalibrantError(f"methods must share {part}; let them differ in other keys")
+    check_names(settings)
+    runs = resolve_runs(settings, config)
     kinds = {run.model.quantization for run in runs.values()}
     bases = {base_name(run, kinds): run for run in runs.values()}
-    models = [replace(run.model, quantization="none") for run in runs.values()]
-    if any(model != models[0] for model in models):
-        raise CalibrantError("methods must share model but for quantization; let them differ in other keys")
-    if unknown := set(settings.temperature) - {*bases, *settings.methods}:
+    shown = {*bases, *settings.methods, *([CONTEXTUAL] if settings.contextual else [])}
+    if unknown := set(settings.temperature) - shown - {"all"}:
         raise CalibrantError(f"temperature names {min(unknown)!r}, which is no method of this comparison")
-    resolved = {folder_name(name, seed): asdict(run) for (name, seed), run in runs.items()}
+    resolved = {folder_name(*key): asdict(run) for key, run in runs.items()}
     kept = yaml.safe_dump({"runs": resolved}, sort_keys=False, allow_unicode=True)
 
     with open_run(folder, kept, finished="comparison.json", active=main):
-        data = build_data(shared.data)
-        sets = [*data.validation, *data.test]
-        answers = {name: [answer_base(run, sets, folder / name)] for name, run in bases.items()}
-        for (name, seed), run in runs.items():
-            target = folder / folder_name(name, seed)
-            finished = (target / "report.json").exists()
-            accelerator.wait_for_everyone()  # no process may look after another has written
-            if not finished:
+        folds = {fold: (run, build_data(run.data)) for (fold, _, _), run in runs.items()}
+        sets = {fold: [*data.validation, *data.test] for fold, (_, data) in folds.items()}
+        every = union(one for own in sets.values() for one in own)
+        known = {name: answer_base(run, every, folder / name) for name, run in bases.items()}
+        if settings.contextual:
+            name, run = next(iter(bases.items()))
+            known[CONTEXTUAL] = answer_contextually(run, known[name], folder / CONTEXTUAL)
+        answers: Columns = {
+            name: [{fold: [found[one.name, one.split] for one in own] for fold, own in sets.items()}]
+            for name, found in known.items()
+        }
+        for number, ((fold, name, seed), run) in enumerate(runs.items(), start=1):
+            target = folder / folder_name(fold, name, seed)
+            if not finished(target, accelerator):
                 if main:
-                    print(f"{name}, seed {seed}", file=sys.stderr)
-                calibrate(run, Launch(target), before=answers[base_name(run, kinds)][0])
-            answers.setdefault(name, []).append(read_answers(target / "predictions.parquet", sets))
-
-        columns = {}
-        for name, found in answers.items():
-            columns[name] = [report_of(one, shared, name, None) for one in found]
-            if name in settings.temperature:
-                columns[name + TEMPERED] = [
-                    report_of(temper_all(one, t), shared, name, t)
-                    for one in found
-                    for t in [fit_pooled_temperature(one)]
-                ]
-        table = comparison_table(columns, seen(shared.data))
-        if main:
-            write_comparison(folder, table, columns, [found[0] for found in answers.values()], list(answers))
+                    print(f"run {number} of {len(runs)}: {folder_name(fold, name, seed)}", file=sys.stderr)
+                before = answers[base_name(run, kinds)][0][fold]
+                calibrate(run, Launch(target), before=before)
+            by_seed = answers.setdefault(name, [{} for _ in settings.seeds])
+            found = read_answers(target / "predictions.parquet", sets[fold])
+            by_seed[settings.seeds.index(seed)][fold] = found
+        chosen = shown if "all" in settings.temperature else set(settings.temperature)
+        for name in [name for name in answers if name in chosen]:
+            answers[name + TEMPERED] = [tempered(one) for one in answers[name]]
+        outcome = Outcome(
+            tests=tests_of(folds),
+            answers={name: answers[name] for name in in_order(answers)},
+            folders={
+                name: [[folder / folder_name(fold, name, seed) for fold in folds] for seed in settings.seeds]
+                for name in settings.methods
+            },
+            reference=settings.reference if settings.reference in answers else next(iter(settings.methods)),
+            settings=next(iter(runs.values())),
+            began=began,
+        )
+        table = write_outcome(outcome, folder) if main else ""
+        accelerator.wait_for_everyone()
     return table
 
 
-def check_methods(settings: CompareSettings) -> None:
-    """Refuses methods that could not be told apart, in the table or on the disk."""
+def check_names(settings: CompareSettings) -> None:
+    """Refuses methods and folds that could not be told apart, in a table or on the disk."""
     if not settings.methods or not settings.seeds:
         raise CalibrantError("give --methods at least one method, and --seeds at least one seed")
-    for name, keys in settings.methods.items():
-        if name.split("-")[0] == BASE or not re.fullmatch(r"[\w-][\w.-]*", name):
-            raise CalibrantError(
-                f"a method cannot be called {name!r}, for its folder bears its name and {BASE!r} is the base "
-                f"model; use letters, digits, - and _, and do not begin with {BASE}"
-            )
-        if "seed" in keys:
-            raise CalibrantError(f"the method {name} sets its seed; give --seeds, which all methods share")
+    if len(set(settings.seeds)) < len(settings.seeds):
+        raise CalibrantError("a seed is named twice in --seeds; name each once")
+    for kind, names in (("method", settings.methods), ("fold", settings.folds)):
+        for name, keys in names.items():
+            if name.split("-")[0] in (BASE, CONTEXTUAL) or not re.fullmatch(r"[\w-][\w.-]*", name):
+                raise CalibrantError(
+                    f"a {kind} cannot be called {name!r}, for its folder bears its name and {BASE!r} and "
+                    f"{CONTEXTUAL!r} are the base model; use letters, digits, - and _, and begin otherwise"
+                )
+            if "seed" in keys:
+                raise CalibrantError(f"the {kind} {name} sets its seed; give --seeds, which all share")
+
+
+def resolve_runs(settings: CompareSettings, config: Path) -> Runs:
+    """Returns the settings of every run.
+
+    Raises:
+        CalibrantError: A key is not right, or methods differ in what they must share to be compared.
+    """
+    runs = {
+        (fold, name, seed): calibrate_settings(config, settings.shared | data | keys | {"seed": seed})
+        for fold, data in (settings.folds or {"": {}}).items()
+        for name, keys in settings.methods.items()
+        for seed in settings.seeds
+    }
+    first = next(iter(runs.values()))
+    for part in ("prompt", "report"):
+        if any(getattr(run, part) != getattr(first, part) for run in runs.values()):
+            raise CalibrantError(f"methods must share {part}; let them differ in other keys")
+    for fold in settings.folds or {"": {}}:
+        data = [run.data for (of, _, _), run in runs.items() if of == fold]
+        if any(one != data[0] for one in data):
+            raise CalibrantError("methods must share data; let them differ in other keys, or give --folds")
+    models = [replace(run.model, quantization="none") for run in runs.values()]
+    if any(model != models[0] for model in models):
+        raise CalibrantError("methods must share model but for quantization; let them differ in other keys")
+    return runs
 
 
 def base_name(run: CalibrateSettings, kinds: Collection[str]) -> str:
@@ -130,100 +148,39 @@ def base_name(run: CalibrateSettings, kinds: Collection[str]) -> str:
     return BASE if quantization == "none" or len(kinds) == 1 else f"{BASE}-{quantization}"
 
 
-def folder_name(method: str, seed: int) -> str:
+def folder_name(fold: str, method: str, seed: int) -> str:
     """Returns the name of the folder of one run."""
-    return f"{method}-seed{seed}"
+    return f"{fold}/{method}-seed{seed}".removeprefix("/")
 
 
-def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> list[Answered]:
-    """Lets the base model answer all questions, once."""
-    accelerator = build_accelerator(Launch(folder))
-    answered_before = (folder / "report.json").exists()
-    accelerator.wait_for_everyone()  # no process may look after another has written
-    if not answered_before:
-        base = build_base(settings.model, accelerator)
-        base = place(base, base.model)
-        size = settings.report.batch_size
-        label = "base" if accelerator.is_main_process else None
-        answered = build_answers(base, base.model, sets, settings.prompt, size, label)
-        if accelerator.is_main_process:
-            report = report_of(answered, settings, BASE, None)
-            report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
-            panels = [panel(one, "base") for one in tested(answered)]
-            write_evaluation(folder, report, all_predictions(answered), panels)
-        accelerator.wait_for_everyone()
-    return read_answers(folder / "predictions.parquet", sets)
+def union(sets: Iterable[QuestionSet]) -> list[QuestionSet]:
+    """Returns each set of questions once.
+
+    Raises:
+        CalibrantError: Folds have different questions of the same source and split.
+    """
+    found: dict[tuple[str, str], QuestionSet] = {}
+    for one in sets:
+        if found.setdefault((one.name, one.split), one).sha256 != one.sha256:
+            raise CalibrantError(
+                f"folds have different {one.split} questions of {one.name}; give all the same limits and seed"
+            )
+    return list(found.values())
 
 
-def fit_pooled_temperature(answered: Sequence[Answered]) -> float:
-    """Fits one temperature on the validation questions of all training domains together."""
-    pooled = [one.confidence for one in answered if one.data.split == "validation"]
-    width = max(one.log_probs.shape[1] for one in pooled)
-    log_probs = [
-        np.pad(one.log_probs, ((0, 0), (0, width - one.log_probs.shape[1])), constant_values=-np.inf)
-        for one in pooled
-    ]
-    return fit_temperature(np.concatenate(log_probs), np.concatenate([one.answers for one in pooled]))
-
-
-def temper_all(answered: Sequence[Answered], temperature: float) -> list[Answered]:
-    """Returns the answers at another temperature."""
+def tests_of(folds: dict[str, tuple[CalibrateSettings, Data]]) -> list[Asked]:
+    """Returns the test sets of all folds."""
     return [
-        Answered(
-            one.data,
-            OptionConfidence(
-                temper(one.confidence.log_probs, temperature),
-                one.confidence.answers,
-                one.confidence.mass,
-            ),
-        )
-        for one in answered
+        Asked(f"{one.name} ({fold})" if fold else one.name, one.name in seen(run.data))
+        for fold, (run, data) in folds.items()
+        for one in data.test or data.validation
     ]
 
 
-def report_of(
-    answered: Sequence[Answered],
-    settings: CalibrateSettings,
-    method: str,
-    temperature: float | None,
-) -> Report:
-    """Measures the test sets among some answers."""
-    shown = settings.report
-    return build_report(
-        measure(tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.data.seed),
-        model=model_name(settings.model.name),
-        adapter=None,
-        method=method,
-        seed=settings.data.seed,
-        prompt=asdict(settings.prompt),
-        temperature=temperature,
-    )
-
-
-def write_comparison(
-    folder: Path,
-    table: str,
-    columns: dict[str, list[Report]],
-    shown: Sequence[Sequence[Answered]],
-    labels: Sequence[str],
-) -> None:
-    """Writes the reliability diagrams side by side, the table, and last all reports as JSON."""
-    panels = [
-        panel(one, label)
-        for row in zip(*map(tested, shown), strict=True)
-        for one, label in zip(row, labels, strict=True)
-    ]
-    bins = columns[BASE][0]["results"][0]["binning"]["bins"]
-    reliability_diagram(panels, folder / "reliability.png", columns=len(labels), bins=bins)
-    for name, text in (
-        ("comparison.md", table + "\n"),
-        (
-            "comparison.json",
-            json.dumps({"schema": "calibrant.comparison/1", "methods": columns}, indent=1),
-        ),
-    ):
-        with replacing(folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+def in_order(answers: Columns) -> list[str]:
+    """Returns the names of columns, each method beside itself at a fitted temperature."""
+    plain = [name for name in answers if not name.endswith(TEMPERED)]
+    return [name for one in plain for name in (one, one + TEMPERED) if name in answers]
 
 
 def main() -> None:
@@ -236,11 +193,12 @@ def main() -> None:
     print(table)
     print(
         f"\n{(time.monotonic() - began) / 60:.1f} minutes\n"
-        f"comparison: {folder / 'comparison.md'}, comparison.json, reliability.png",
+        f"comparison, with a JSON file and figures beside it: {folder / 'comparison.md'}",
         file=sys.stderr,
     )
+    fold = next(iter(settings.folds), "")
     for name in settings.methods:
-        target = folder / folder_name(name, settings.seeds[0])
+        target = folder / folder_name(fold, name, settings.seeds[0])
         print(f"{name}: adapter {target}, report {target / 'report.json'}", file=sys.stderr)
 
 

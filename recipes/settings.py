@@ -101,16 +101,21 @@ class LoraSettings:
 
 @dataclass
 class CalmSettings:
-    """The bilevel problem and its solver; but for `level`, only `method: calm` reads these.
+    """The bilevel problem and its solver; `level` is of every method, `alpha_lr` of vector_scaling too.
 
     Attributes:
-        solver: `bome`, a dynamic barrier (arXiv 2209.08709), or `finite_difference`, where the upper level
-            moves α alone, through the loss (arXiv 1806.09055).
+        solver: `bome`, a dynamic barrier (arXiv 2209.08709); `penalty`, where κ weighs the lower level
+            against the upper (arXiv 2301.10945); or `finite_difference`, where the upper level moves α alone,
+            through the loss (arXiv 1806.09055).
+        lower: The lower level's loss: `cross_entropy`, or `dpo` on preference pairs or options
+            (arXiv 2305.18290).
+        dpo_beta: β of `dpo`, how much an adapter may move from the base; of `method: dpo` too.
         lower_steps: Steps, at the start, that only fit the lower level.
         upper_every: After these, every how many-th step solves both levels; the others fit the lower one.
         upper: What the upper level raises on held-out inputs: `entropy` (the paper's; no labels needed) or
             closeness to `uniform`, the other direction of the same divergence, which also reaches the most
-            overconfident answers; with `_matched` only at steps where their entropy is below their NLL.
+            overconfident answers; with `_matched` only while their entropy is below their NLL.
+        memory: By which running means of the two are judged: the share of earlier steps that a step keeps.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
         level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`; of every
             method's loss.
@@ -124,14 +129,20 @@ class CalmSettings:
         barrier: φ = η‖∇q‖² (`gradient`) or η q (`value`).
         warm_start: Keep θ̂ from step to step.
         lambda_max: Cap on λ.
+        kappa: κ of `penalty` at its first step.
+        kappa_growth: What each step adds to it, as a share of the first.
+        kappa_max: Cap on κ.
         epsilon: How far `finite_difference` moves θ to take a difference, as a norm.
         alpha_lr: Learning rate of the unconstrained α.
     """
 
-    solver: Literal["bome", "finite_difference"] = "bome"
+    solver: Literal["bome", "penalty", "finite_difference"] = "bome"
+    lower: Literal["cross_entropy", "dpo"] = "cross_entropy"
+    dpo_beta: PositiveFloat = 0.1
     lower_steps: NonNegativeInt = 0
     upper_every: PositiveInt = 1
     upper: Literal["entropy", "entropy_matched", "uniform", "uniform_matched"] = "uniform_matched"
+    memory: ClosedUnitInterval = 0.9
     predictive: Literal["raw", "adjusted"] = "raw"
     level: Literal["options", "tokens"] = "options"
     alpha: Literal["vector", "scalar"] = "vector"
@@ -144,6 +155,9 @@ class CalmSettings:
     barrier: Literal["gradient", "value"] = "gradient"
     warm_start: bool = False
     lambda_max: PositiveFloat = 100.0
+    kappa: PositiveFloat = 6.0
+    kappa_growth: NonNegativeFloat = 0.0
+    kappa_max: PositiveFloat = 100.0
     epsilon: PositiveFloat = 0.01
     alpha_lr: NonNegativeFloat = 0.05
 
@@ -157,6 +171,32 @@ class RegularisationSettings:
     """
 
     weight: NonNegativeFloat = 0.1
+
+
+@dataclass
+class SmoothingSettings:
+    """Label smoothing; only `method: label_smoothing` reads these.
+
+    Attributes:
+        epsilon: ε of the targets (1 − ε) · one-hot + ε / K (arXiv 1512.00567).
+    """
+
+    epsilon: ClosedUnitInterval = 0.1
+
+
+@dataclass
+class RcftSettings:
+    """Regularised calibration-aware fine-tuning; only `method: rcft` reads these.
+
+    Attributes:
+        weight: a of the loss (1 − a) CE + a (confidence − accuracy of its bin)² (arXiv 2505.01997).
+        bins: Equal-width bins of confidence.
+        memory: Their accuracies are running means: the share of earlier steps that a step keeps.
+    """
+
+    weight: ClosedUnitInterval = 0.5
+    bins: PositiveInt = 10
+    memory: ClosedUnitInterval = 0.95
 
 
 @dataclass
@@ -218,20 +258,37 @@ class CalibrateSettings:
     """All that one training run needs.
 
     Attributes:
-        method: `calm` (bilevel calibration), `sft` (cross-entropy LoRA), or `entropy_regularisation`
-            (cross-entropy less a share of the entropy).
+        method: `calm`: bilevel calibration; `calm_scalar`: with one temperature for α; `iterate`: without the
+            coupling of its levels. Of a single level: `sft`: cross-entropy; `label_smoothing`; `focal` (arXiv
+            2002.09437); `entropy_regularisation`: less a share of the entropy; `cft`: over the vocabulary, at
+            the answer's tokens; `rcft`: towards each bin's accuracy (both arXiv 2505.01997); `dpo`: on
+            preferences. `vector_scaling` moves α alone and leaves the model as it is.
         seed: Seeds weights, batches and dropout.
         model: The base model.
         prompt: How questions are asked.
         data: Questions.
         lora: The adapter.
         calm: The bilevel problem.
-        entropy_regularisation: Its loss.
+        entropy_regularisation: The loss of that method.
+        label_smoothing: The loss of that method.
+        rcft: The loss of that method.
         training: The training loop.
         report: The evaluation at the end.
     """
 
-    method: Literal["calm", "sft", "entropy_regularisation"] = "calm"
+    method: Literal[
+        "calm",
+        "calm_scalar",
+        "iterate",
+        "sft",
+        "label_smoothing",
+        "focal",
+        "entropy_regularisation",
+        "cft",
+        "rcft",
+        "dpo",
+        "vector_scaling",
+    ] = "calm"
     seed: NonNegativeInt = 0
     model: ModelSettings = field(default_factory=ModelSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
@@ -239,6 +296,8 @@ class CalibrateSettings:
     lora: LoraSettings = field(default_factory=LoraSettings)
     calm: CalmSettings = field(default_factory=CalmSettings)
     entropy_regularisation: RegularisationSettings = field(default_factory=RegularisationSettings)
+    label_smoothing: SmoothingSettings = field(default_factory=SmoothingSettings)
+    rcft: RcftSettings = field(default_factory=RcftSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
 
@@ -294,10 +353,19 @@ class CompareSettings:
         calibration: The calibration config that all methods start from; a path beside this file or from here.
         methods: A name for each method, and the keys in which it differs from that config.
         seeds: Every method runs once with each.
-        temperature: Names that are shown with a fitted temperature too; `none` is the base model.
+        shared: Keys in which all of them differ from that config.
+        folds: A name for each choice of data, and the keys that say it, such as `data.train`. Every method
+            runs on each, and test sets of all are reported together. Empty: the data of the config.
+        temperature: Names that are shown with a fitted temperature too, or `all`; `none` is the base model.
+        contextual: Show the base model by contextual calibration too (arXiv 2102.09690).
+        reference: The method that the others are compared with; the first one where there is no such method.
     """
 
     calibration: str
     methods: dict[str, dict[str, Any]]
     seeds: list[NonNegativeInt] = field(default_factory=lambda: [0])
+    shared: dict[str, Any] = field(default_factory=dict)
+    folds: dict[str, dict[str, Any]] = field(default_factory=dict)
     temperature: list[str] = field(default_factory=lambda: ["none"])
+    contextual: bool = False
+    reference: str = "calm"

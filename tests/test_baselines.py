@@ -1,11 +1,14 @@
-"""The fitted temperature: known optimum, another optimiser, and the identity that it stands for."""
+"""Post-hoc baselines: temperature, with its known optimum and its identity, and contextual calibration."""
 
 import numpy as np
 import pytest
 import torch
 
-from toolkit.calibration.baselines import fit_temperature, temper
+from toolkit.calibration.baselines import contextual, fit_temperature, temper
 from toolkit.evaluation.metrics import entropy, nll
+from toolkit.questions.content_free import content_free
+from toolkit.questions.prompts import answer_texts, question_text
+from toolkit.questions.question import MultipleChoice, OpenEnded, QuestionSet
 
 
 def simulated(temperature: float, n: int = 40_000, seed: int = 0):
@@ -54,3 +57,28 @@ def test_absent_options_stay_absent_and_limits_hold():
     # Always right: the NLL falls towards T = 0 and is 0 to the last bit well before the limit.
     assert 0.01 <= fit_temperature(log_probs, np.array([0, 1])) < 0.05
     assert fit_temperature(log_probs, np.array([1, 0])) == pytest.approx(100.0, rel=1e-3)
+
+
+def test_contextual_calibration_divides_by_the_mean_of_content_free_prompts():
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.6, 0.4, 0.0]])
+    leanings = np.array([[[0.2, 0.2, 0.6], [0.5, 0.5, 0.0]], [[0.4, 0.2, 0.4], [0.9, 0.1, 0.0]]])
+    with np.errstate(divide="ignore"):
+        found = np.exp(contextual(np.log(probabilities), [np.log(one) for one in leanings]))
+    for row, p in enumerate(probabilities):
+        divided = [
+            value / np.mean([one[row][k] for one in leanings]) if value else 0 for k, value in enumerate(p)
+        ]
+        assert found[row] == pytest.approx(np.array(divided) / sum(divided))
+    even = np.log(np.full((2, 3), 1 / 3))
+    assert contextual(temper(even, 1.0), [even, even]) == pytest.approx(even)
+
+
+def test_a_content_free_question_says_nothing_of_the_real_one():
+    real = MultipleChoice("a", "What is the capital of France?", ("Paris", "Rome"), 0, "geography")
+    data = QuestionSet("source", "test", (real, OpenEnded("b", "Why?", ("Because.",))))
+    [cloze], [letter] = (content_free(data, form, "N/A") for form in ("cloze", "letter"))
+    assert isinstance(cloze, MultipleChoice) and isinstance(letter, MultipleChoice)
+    assert question_text(cloze, "cloze") == "N/A" and answer_texts(cloze, "cloze") == ("Paris", "Rome")
+    assert question_text(letter, "letter") == "N/A\nA. N/A\nB. N/A"
+    assert answer_texts(letter, "letter") == ("A", "B")
+    assert cloze.id == letter.id == "a" and cloze.answer == 0

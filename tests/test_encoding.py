@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 
 import pytest
 from conftest import tiny_tokenizer
@@ -6,7 +7,8 @@ from tokenizers.processors import TemplateProcessing
 
 from toolkit.errors import CalibrantError
 from toolkit.models.encoding import EncodedQuestion, encode_question, encode_questions
-from toolkit.questions.question import MultipleChoice, OpenEnded
+from toolkit.questions.prompts import dialogue
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference
 
 QUESTION = MultipleChoice("capital", "What is the capital of France?", ("Rome", "Paris", "Lima"), 1)
 
@@ -190,3 +192,122 @@ def test_many_questions_keep_their_order():
     questions = [QUESTION, choices("a", "b"), choices("c", "d", "e")]
     encoded = encode_questions(questions, tokenizer, style="plain", max_length=512)
     assert encoded == [encode(question, tokenizer) for question in questions]
+
+
+# --- preferences --------------------------------------------------------------------------------
+
+PAIR = Preference("pair", "Is it so?", "It is indeed.", "no")
+DIALOGUE = "System: Be kind.\n\nHuman: Hi\n\nAssistant: Yes?\nWell?\n\nHuman: Who is it?\n\nAssistant:"
+
+
+@pytest.mark.parametrize("form", ["cloze", "letter"])
+def test_a_preference_in_chat_ends_where_a_turn_ends(form):
+    tokenizer = tiny_tokenizer()
+    encoded = encode(PAIR, tokenizer, form, "chat")
+    turn = "<|begin|>user\nIs it so?<|end|>\n<|begin|>assistant\n"
+    assert tokenizer.decode(encoded.prompt) == turn
+    assert [tokenizer.decode(o) for o in encoded.options] == ["It is indeed.<|end|>", "no<|end|>"]
+    assert all(option[-1] == tokenizer.eos_token_id for option in encoded.options)
+    assert (encoded.id, encoded.answer, encoded.option_bytes) == ("pair", 0, [13, 2])
+
+
+def test_a_plain_preference_reads_as_a_question_and_its_answer():
+    tokenizer = tiny_tokenizer()
+    encoded = encode(PAIR, tokenizer)
+    beginning = "Question: Is it so?\nAnswer: "
+    assert texts(encoded, tokenizer) == [beginning + "It is indeed.", beginning + "no"]
+
+
+def test_a_dialogue_becomes_turns_of_the_template_or_stays_as_it_is():
+    tokenizer = tiny_tokenizer()
+    pair = Preference("turns", f"\n{DIALOGUE} ", "Me.", "You.")
+    encoded = encode(pair, tokenizer, style="chat")
+    turns = (("system", "Be kind."), ("user", "Hi"), ("assistant", "Yes?\nWell?"), ("user", "Who is it?"))
+    prompt = "".join(f"<|begin|>{role}\n{text}<|end|>\n" for role, text in turns) + "<|begin|>assistant\n"
+    assert texts(encoded, tokenizer) == [f"{prompt}{answer}<|end|>" for answer in ("Me.", "You.")]
+    plain = encode(pair, tokenizer)
+    assert texts(plain, tokenizer) == [f"\n{DIALOGUE} {answer}" for answer in ("Me.", "You.")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Who?",
+        "Human: Who?",  # whose turn is it?
+        "Human: Who?\n\nAssistant: I.",
+        "Human: Who?\nAssistant:",  # no empty line
+        "So:\n\nHuman: Who?\n\nAssistant:",
+        "Human:\n\nAssistant:",
+        "Human: Who?\n\nHuman: I say!\n\nAssistant:",
+        "System: Be kind.\n\nAssistant:",
+        "Human: Who?\n\nSystem: Be kind.\n\nAssistant:",
+        "System:",
+        "Assistant:",
+    ],
+)
+def test_any_other_text_is_one_turn_as_it_stands(text):
+    assert dialogue(text) is None
+    encoded = encode(Preference("id", text, "a", "b"), tokenizer := tiny_tokenizer(), style="chat")
+    assert tokenizer.decode(encoded.prompt) == f"<|begin|>user\n{text}<|end|>\n<|begin|>assistant\n"
+    asked = texts(encode(Preference("id", text, "a", "b"), tokenizer), tokenizer)
+    assert asked == [f"Question: {text}\nAnswer: {answer}" for answer in "ab"]
+
+
+def test_a_question_with_options_is_no_dialogue_and_has_no_end():
+    tokenizer = tiny_tokenizer()
+    encoded = encode(MultipleChoice("id", DIALOGUE, ("a", "b"), 1), tokenizer, style="chat")
+    assert texts(encoded, tokenizer)[0] == f"<|begin|>user\n{DIALOGUE}<|end|>\n<|begin|>assistant\na"
+
+
+def test_preferences_of_the_bundled_template(bundled):
+    tokenizer = bundled[1]
+    for pair in (PAIR, Preference("turns", DIALOGUE, "Me.", "You.")):
+        encoded = encode(pair, tokenizer, style="chat", max_length=2048)
+        turns = [{"role": "user", "content": PAIR.text}] if pair is PAIR else dialogue(DIALOGUE) or []
+        for answer, option in zip((pair.chosen, pair.rejected), encoded.options, strict=True):
+            whole = tokenizer.apply_chat_template(
+                [*turns, {"role": "assistant", "content": answer}], tokenize=False
+            )
+            assert tokenizer.decode(encoded.prompt + option) + "\n" == whole
+            assert tokenizer.decode(option) == answer + "<|im_end|>"
+            assert option.count(tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [
+        ("<|end|>", "<|end|>"),
+        (" <|end|>\n", "<|end|>"),
+        ("\n", ""),
+        ("", ""),
+        ("[/turn]", ""),
+        ("<|ender|>", "<|ender|>"),
+    ],
+)
+def test_the_end_of_a_turn_is_what_the_template_writes(after, end):
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|ender|>"]} if "ender" in after else {})
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] | trim }}" + after + "{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    encoded = encode(PAIR, tokenizer, style="chat")
+    prompt = f"user: Is it so?{after}assistant: "
+    assert texts(encoded, tokenizer) == [f"{prompt}It is indeed.{end}", f"{prompt}no{end}"]
+
+
+def test_refuses_a_preference_longer_than_the_context_or_refused_by_the_template():
+    tokenizer = tiny_tokenizer()
+    longest = max(len(text) for text in map(tokenizer.encode, texts(encode(PAIR, tokenizer), tokenizer)))
+    assert f"question 'pair' takes {longest} tokens" in refusal(PAIR, tokenizer, max_length=longest - 1)
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role.') }}{% endif %}"
+    )
+    message = refusal(Preference("turns", DIALOGUE, "a", "b"), tokenizer, style="chat")
+    assert message.startswith("the chat template refuses the turns of question 'turns' (No system role); use")
+
+
+def test_right_only_keeps_the_reference_of_the_right_option():
+    question = EncodedQuestion("id", [5], [[1], [2, 3]], 1, [1, 2], [-1.0, -2.0])
+    assert question.right_only() == EncodedQuestion("id", [5], [[2, 3]], 0, [2], [-2.0])
+    assert replace(question, reference=None).right_only().reference is None

@@ -7,7 +7,17 @@ import torch
 from scipy.stats import entropy as scipy_entropy
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 
-from toolkit.calibration.losses import Bounds, bounded, cross_entropy, initial_alpha
+from toolkit.calibration.losses import (
+    Bounds,
+    bin_of,
+    bounded,
+    cross_entropy,
+    entropy_regularised,
+    focal,
+    initial_alpha,
+    label_smoothing,
+    regularised_to_bins,
+)
 from toolkit.calibration.objectives import OBJECTIVES, closeness_to_uniform, entropy
 from toolkit.models.adjustment import Adjustment, adjust
 
@@ -100,3 +110,60 @@ def test_objectives_push_up_while_overconfident_and_matched_ones_stop(name):
         objective(spread, torch.tensor(mean_entropy), torch.tensor(mean_nll)).backward()
         stopped = name.endswith("matched") and mean_entropy > mean_nll
         assert spread.grad is not None and spread.grad.item() == (0.0 if stopped else -1.0)
+
+
+def predictions():
+    """Log-probabilities of 40 questions of 5 options, of which every third question has 3 only."""
+    torch.manual_seed(3)
+    logits = 2 * torch.randn(40, 5, dtype=torch.float64)
+    logits[::3, 3:] = -torch.inf
+    return logits.log_softmax(-1).requires_grad_(), torch.randint(3, (40,))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
+def test_label_smoothing_is_torchs(epsilon):
+    log_probs, answers = predictions()
+    found = label_smoothing(log_probs, answers, epsilon)
+    for row, answer, value in zip(log_probs, answers, found, strict=True):
+        present = row[row.isfinite()]  # torch would give absent options a share of the target
+        theirs = torch_cross_entropy(present[None], answer[None], label_smoothing=epsilon)
+        assert value.item() == pytest.approx(theirs.item())
+    (gradient,) = torch.autograd.grad(found.sum(), log_probs)
+    assert gradient.isfinite().all()
+
+
+def test_focal_loss_is_the_naive_one():
+    log_probs, answers = predictions()
+    found = focal(log_probs, answers)
+    for row, answer, value in zip(log_probs, answers, found, strict=True):
+        p = row[answer].exp().item()
+        assert value.item() == pytest.approx((1 - p) ** (5 if p < 0.2 else 3) * -math.log(p))
+    sure = torch.tensor([[0.0, -torch.inf]], requires_grad=True)
+    assert focal(sure, torch.tensor([0])).item() == 0
+    assert torch.autograd.grad(focal(sure, torch.tensor([0])).sum(), sure)[0].isfinite().all()
+
+
+def test_entropy_regularisation_is_cross_entropy_less_entropy():
+    log_probs, answers = predictions()
+    probabilities = log_probs.exp().detach().numpy()
+    expected = -log_probs.gather(1, answers[:, None]).squeeze(1) - 0.7 * torch.tensor(
+        scipy_entropy(probabilities, axis=1)
+    )
+    assert torch.allclose(entropy_regularised(log_probs, answers, 0.7), expected)
+
+
+def test_regularisation_to_bins_is_the_naive_one():
+    log_probs, answers = predictions()
+    accuracy = torch.linspace(0.1, 0.9, 10, dtype=torch.float64)
+    found = regularised_to_bins(log_probs, answers, 0.4, accuracy)
+    for row, answer, value in zip(log_probs, answers, found, strict=True):
+        confidence = row.exp().max().item()
+        target = accuracy[max(math.ceil(confidence * 10) - 1, 0)].item()
+        expected = 0.6 * -row[answer].item() + 0.4 * (confidence - target) ** 2
+        assert value.item() == pytest.approx(expected)
+    (gradient,) = torch.autograd.grad(found.sum(), log_probs)
+    assert gradient.isfinite().all()
+
+
+def test_a_confidence_on_an_edge_is_in_the_bin_below():
+    assert bin_of(torch.tensor([0.0, 0.25, 0.25001, 0.5, 1.0]), 4).tolist() == [0, 0, 1, 1, 3]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,12 +10,23 @@ from torch.utils._pytree import tree_leaves
 
 from toolkit.calibration import oracles
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import bome, descend, finite_difference
-from toolkit.calibration.losses import Bounds, bounded, initial_alpha
+from toolkit.calibration.bilevel import State
+from toolkit.calibration.losses import (
+    Bounds,
+    bounded,
+    entropy_regularised,
+    focal,
+    initial_alpha,
+    label_smoothing,
+    regularised_to_bins,
+)
 from toolkit.calibration.objectives import OBJECTIVES
 from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.calibration.running import bin_accuracies, entropy_and_nll
+from toolkit.calibration.solvers import bome, descend, finite_difference
 from toolkit.confidence.options import option_confidence
 from toolkit.models.adapters import adapter_parameters, add_copy, attach_lora
+from toolkit.models.adjustment import Adjustment
 from toolkit.models.base import load_model
 from toolkit.models.encoding import EncodedQuestion
 from toolkit.models.predictive import collate
@@ -51,6 +63,14 @@ def problem(model, upper="entropy", **changes):
     spread, objective = OBJECTIVES[upper]
     plain = CalibrationProblem(model, ("default", "hat"), Bounds(), spread, objective)
     return replace(plain, **changes)
+
+
+def with_loss(model, loss, **changes):
+    return problem(model, loss=lambda log_probs, answers, _: loss(log_probs, answers), **changes)
+
+
+def regularised(log_probs, answers):
+    return entropy_regularised(log_probs, answers, 0.3)
 
 
 def moved_alpha(kind="vector", vocabulary=271):
@@ -145,7 +165,7 @@ def test_entropy_regularisation_is_the_naive_loss_with_its_gradients(model, leve
     questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
     if level == "tokens":
         questions = [question.right_only() for question in questions]
-    found = problem(model, level=level, entropy_weight=0.3).lower([collate(questions)])(theta, alpha)
+    found = with_loss(model, regularised, level=level).lower([collate(questions)])(theta, alpha)
     nll, mean_entropy = naive(model, questions, alpha, level, adjusted=True)
     expected = torch.autograd.grad(nll - 0.3 * mean_entropy, theta)
     assert found.value.item() == pytest.approx((nll - 0.3 * mean_entropy).item(), rel=1e-4)
@@ -153,11 +173,81 @@ def test_entropy_regularisation_is_the_naive_loss_with_its_gradients(model, leve
         assert torch.allclose(ours, theirs, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("level", ["options", "tokens"])
+def test_every_loss_takes_options_and_vocabulary_alike(model, level):
+    """The mean of the loss of each question's options, or of the distribution at each answer's token."""
+    questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
+    delta, iota = bounded(alpha, Bounds())
+    rows = []
+    for question in questions:
+        scores = []
+        for option in question.options:
+            ids = torch.tensor([question.prompt + option])
+            logits = delta * model(input_ids=ids, use_cache=False).logits[0] + iota
+            log_probs = logits.log_softmax(-1)[len(question.prompt) - 1 : -1]
+            scores.append(log_probs[torch.arange(len(option)), torch.tensor(option)].sum())
+            if level == "tokens" and option is question.options[question.answer]:
+                rows += list(zip(log_probs, option, strict=True))
+        if level == "options":
+            rows.append((torch.stack(scores).log_softmax(-1), question.answer))
+    for loss in (focal, lambda p, a: label_smoothing(p, a, 0.2), regularised):
+        naive_loss = torch.stack([loss(row[None], torch.tensor([a])).squeeze() for row, a in rows]).mean()
+        found = with_loss(model, loss, level=level).lower([collate(questions)])(theta, alpha)
+        assert found.value.item() == pytest.approx(naive_loss.item(), rel=1e-4)
+        for ours, theirs in zip(
+            found.theta, torch.autograd.grad(naive_loss, theta, retain_graph=True), strict=True
+        ):
+            assert torch.allclose(ours, theirs, atol=2e-5, rtol=1e-3)
+
+
+def test_bins_follow_the_answers_whatever_the_micro_batches(model):
+    questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
+    confidence = option_confidence(model, questions, adjustment=Adjustment(*bounded(alpha, Bounds())))
+    chosen, top = confidence.log_probs.argmax(1), np.exp(confidence.log_probs.max(1))
+    found = []
+    for size in (8, 3):
+        bins = bin_accuracies(4, decay=0.5)
+        one = with_loss(
+            model, lambda p, a, bins=bins: regularised_to_bins(p, a, 0.5, bins.means().to(p)), bins=bins
+        )
+        oracle = one.lower([collate(questions[i : i + size]) for i in range(0, 8, size)])
+        first = oracle(theta, alpha)
+        found.append([first.value.item(), *bins.means().tolist()])
+        for b in range(4):
+            inside = np.ceil(top * 4).clip(1) - 1 == b
+            hits = (chosen == confidence.answers)[inside].sum()
+            assert bins.means()[b].item() == pytest.approx((hits + (b + 0.5) / 4) / (inside.sum() + 1))
+        oracle(theta, alpha, wrt="alpha")
+        hits = 1.5 * (chosen == confidence.answers).sum()
+        assert (bins.sums - bins.prior)[:, 0].sum().item() == pytest.approx(hits)
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_an_objective_decides_by_running_means(model):
+    questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
+    sure = [q for q in questions for e, n in [held_out(model, [q], alpha)] if e < n]
+    unsure = [q for q in questions for e, n in [held_out(model, [q], alpha)] if e > n]
+    assert sure and unsure
+    surest = max(sure, key=lambda q: np.subtract(*reversed(held_out(model, [q], alpha))))
+    values = {}
+    for decay in (0.0, 0.99):
+        one = problem(model, "entropy_matched", recent=entropy_and_nll(decay))
+        for question in [surest] * 20:
+            one.upper([collate([question])])(theta, alpha)
+        values[decay] = one.upper([collate(unsure[:1])])(theta, alpha).value.item()
+    assert values[0.0] == 0 and values[0.99] < 0
+
+
+def held_out(model, questions, alpha):
+    record = problem(model).upper([collate(questions)])(adapter_parameters(model), alpha).record
+    return record["upper_entropy"], record["upper_nll"]
+
+
 def test_the_right_option_alone_gives_the_same_token_loss(model):
     questions, alpha, theta = encoded(), moved_alpha(), adapter_parameters(model)
     alone = [question.right_only() for question in questions]
     assert all(len(question.options) == 1 and question.answer == 0 for question in alone)
-    tokens = problem(model, level="tokens", entropy_weight=0.3)
+    tokens = with_loss(model, regularised, level="tokens")
     whole, right = (tokens.lower([collate(one)])(theta, alpha) for one in (questions, alone))
     assert right.value.item() == pytest.approx(whole.value.item(), rel=1e-5)
     for one, other in zip(right.theta, whole.theta, strict=True):
@@ -183,13 +273,12 @@ def test_no_tensor_holds_logits_of_every_token(model, level):
                     self.numel = max(self.numel, tensor.numel())
             return out
 
-    one = problem(model, level=level, predictive="adjusted", entropy_weight=0.1)
+    one = with_loss(model, regularised, level=level, predictive="adjusted")
     theta, alpha = adapter_parameters(model), moved_alpha()
     with Largest() as seen:
-        bome(one.lower([batch]), one.upper([batch]), theta, adapter_parameters(model, "hat"), alpha)
-        finite_difference(
-            one.lower([batch]), one.upper([batch]), theta, adapter_parameters(model, "hat"), alpha
-        )
+        for solver in (bome, finite_difference):
+            state = State(adapter_parameters(model, "hat"))
+            solver(one.lower([batch]), one.upper([batch]), theta, alpha, state)
         option_confidence(model, questions, batch_size=8)
     scored = len(batch.place)  # at the level of tokens, a row for each scored token
     assert places * vocabulary <= seen.numel <= scored * vocabulary

@@ -108,6 +108,22 @@ def test_training_curves_of_one_step_and_of_a_flat_weight(tmp_path):
     assert all(line.get_marker() == "o" for ax in figure.axes for line in ax.lines)
 
 
+def test_alpha_that_never_moves_has_no_panel(tmp_path):
+    flat = {"alpha_delta_mean": 1.0, "alpha_delta_min": 1.0, "alpha_delta_max": 1.0000001}
+    rows = [{"step": step, "lower": 1.0} | flat for step in range(1, 4)]
+    figure = training_curves(rows, tmp_path / "training.png")
+    assert [ax.get_ylabel() for ax in figure.axes] == ["NLL (nats)"]
+    one_number = dict.fromkeys(flat, 1.001)  # α is one number, and has moved
+    figure = training_curves([*rows, {"step": 4} | one_number], tmp_path / "training.png")
+    assert [ax.get_ylabel() for ax in figure.axes] == ["NLL (nats)", "scale Δ"]
+
+
+def test_title_is_shown_as_it_is(tmp_path):
+    figure = reliability_diagram([panel(title="a_$b$")], tmp_path / "reliability.png")
+    assert figure.axes[0].get_title() == "a_$b$"
+    assert not figure.axes[0].title.get_parse_math()
+
+
 def test_history_without_curves_is_refused(tmp_path):
     with pytest.raises(CalibrantError, match="nothing to draw"):
         training_curves([{"step": 1, "seconds": 2.0}], tmp_path / "training.png")
@@ -139,7 +155,7 @@ def assert_legible(figure, monkeypatch):
 
     monkeypatch.setattr(Text, "draw", spy)
     figure.canvas.draw()
-    boxes = [(text.get_text(), text.get_window_extent()) for text in drawn]
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in drawn]  # without a label's line
     assert len(boxes) > 10
     for i, (name, box) in enumerate(boxes):
         assert figure.bbox.containsx(box.x0) and figure.bbox.containsx(box.x1), name

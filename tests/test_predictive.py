@@ -1,5 +1,6 @@
 import copy
 import random
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -142,6 +143,34 @@ def test_tokens_of_the_answers():
     assert torch.allclose(found, torch.stack(expected), atol=1e-4)
     distributions = vocabulary_log_probs(logits, Adjustment(torch.tensor(0.5), torch.tensor(0.0)))
     assert torch.allclose(distributions, (logits / 2).log_softmax(-1))
+
+
+@pytest.mark.parametrize("layout", ["tree", "packed", "separate"])
+def test_a_reference_is_a_table_in_the_order_of_the_questions(layout):
+    questions = [
+        replace(question, reference=[-1.5 * (i + 1) - k for k in range(len(question.options))])
+        for i, question in enumerate(ragged(4))
+    ]
+    batch = collate(questions, layout=layout)
+    assert batch.reference is not None and batch.reference.dtype == torch.float32
+    assert batch.reference.tolist() == [
+        [*(question.reference or []), *[0.0] * (5 - len(question.options))] for question in questions
+    ]
+    moved = batch.to("meta")
+    assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
+
+
+def test_without_a_reference_all_is_as_before():
+    questions = ragged(4)
+    plain = collate(questions)
+    assert plain.reference is None and plain.to("meta").reference is None
+    assert plain.to("meta").tokens.device.type == "meta"
+    some = [replace(questions[0], reference=[0.0] * len(questions[0].options)), *questions[1:]]
+    assert collate(some).reference is None
+    every = [replace(question, reference=[-1.0] * len(question.options)) for question in questions]
+    for field in fields(plain):
+        if field.name != "reference":
+            assert torch.equal(getattr(collate(every), field.name), getattr(plain, field.name))
 
 
 def test_gradients_are_those_of_one_option_in_one_pass():

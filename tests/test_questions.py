@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from toolkit.errors import CalibrantError
-from toolkit.questions.question import MultipleChoice, OpenEnded, Question, QuestionSet
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference, Question, QuestionSet
 
 CHOICE = MultipleChoice("q", "Is it so?", ("yes", "no"), 0)
 
@@ -46,6 +46,21 @@ def test_a_faulty_open_ended_question_is_refused(fields, fault):
         OpenEnded(**{"id": "q", "text": "?", "answers": ("yes",)} | fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"text": "\n"}, "no prompt text; give `prompt` a text"),
+        ({"chosen": ""}, "an empty answer; give `chosen` and `rejected` a text"),
+        ({"rejected": " "}, "an empty answer; give `chosen` and `rejected` a text"),
+        ({"rejected": "yes"}, "the same answer chosen and rejected; give two different ones"),
+    ],
+)
+def test_a_faulty_preference_is_refused(fields, fault):
+    with pytest.raises(CalibrantError) as error:
+        Preference(**{"id": "q", "text": "?", "chosen": "yes", "rejected": "no"} | fields)
+    assert str(error.value) == fault
+
+
 def numbered(n):
     return QuestionSet("s", "train", tuple(OpenEnded(str(i), "?", ("yes",)) for i in range(n)))
 
@@ -81,6 +96,9 @@ def test_the_hash_covers_every_field_and_the_order():
         (MultipleChoice("q", "Is it so?", ("yes", "no"), 0, "a"), other),
         (MultipleChoice("q", "Is it so?", ("yes", "no"), 0, "", ("a",)), other),
         (CHOICE, OpenEnded("o", "Why?", ("so", "or so"))),
+        (Preference("q", "Is it so?", "yes", "no"),),
+        (Preference("q", "Is it so?", "no", "yes"),),
+        (Preference("q", "Is it so?", "yes", "no", "a"),),
     ]
     hashes = [QuestionSet("s", "test", questions).sha256 for questions in variants]
     assert len(set(hashes)) == len(variants)
@@ -91,6 +109,19 @@ def test_the_hash_is_that_of_the_questions_as_json_lines():
            "text": "Is it so?"}  # fmt: skip
     line = json.dumps(row) + "\n"
     assert QuestionSet("s", "test", (CHOICE,)).sha256 == hashlib.sha256(line.encode()).hexdigest()
+
+
+def test_the_hash_of_preferences_is_that_of_json_lines_too():
+    row = {
+        "chosen": "yes",
+        "entities": [],
+        "id": "q",
+        "rejected": "n\u00f6",
+        "subject": "s",
+        "text": "Is it?",
+    }
+    pairs = QuestionSet("s", "test", (Preference("q", "Is it?", "yes", "nö", "s"),))
+    assert pairs.sha256 == hashlib.sha256((json.dumps(row) + "\n").encode()).hexdigest()
 
 
 def test_the_hash_does_not_depend_on_the_process():

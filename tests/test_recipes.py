@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from compare import check_names, resolve_runs
 from parsing import calibrate_settings, parse_calibrate, parse_compare
 from peft import PeftModel
 from recipe_runs import ROOT, config, contents, launch, said
@@ -217,35 +218,79 @@ def compared(tmp_path_factory, tiny_folder):
     (folder / "compare.yaml").write_text(
         "calibration: config.yaml\n"
         "methods:\n  sft: {method: sft}\n  calm: {method: calm, calm.eta: 1.5}\n"
-        "temperature: [none, sft]\nseeds: [0, 1]\n"
+        "contextual: true\ntemperature: [none, sft]\nseeds: [0, 1]\n"
     )
     done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
 
+def rows_of(table):
+    """Returns the cells of each row of the first Markdown table by the first of them."""
+    lines = table.split("\n\n")[0].splitlines()
+    return {
+        row[0]: row[1:] for row in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    }
+
+
 def test_compare_shows_every_method_on_every_test_set(compared):
     folder, table = compared
-    header, _, *rows = table.splitlines()
-    columns = [cell.strip() for cell in header.strip("|").split("|")]
-    assert columns == ["test set", "", "none", "none + T", "sft", "sft + T", "calm"]
-    assert [row.split("|")[1].strip() for row in rows[:2]] == ["worldfacts/capitals", "worldfacts/chemistry"]
+    shown = rows_of(table)
+    assert [*shown][2:] == ["none", "none + T", "contextual", "sft", "sft + T", "calm"]
     assert table.rstrip() == (folder / "out" / "comparison.md").read_text().rstrip()
     written = json.loads((folder / "out" / "comparison.json").read_text())
-    assert {name: len(reports) for name, reports in written["methods"].items()} == {
-        "none": 1, "none + T": 1, "sft": 2, "sft + T": 2, "calm": 2,
+    assert [(one["name"], one["in_domain"], one["count"]) for one in written["tests"]] == [
+        ("worldfacts/capitals", True, 10),
+        ("worldfacts/chemistry", False, 10),
+    ]
+    methods = written["methods"]
+    assert {name: len(one["worldfacts/chemistry"]["nll"]["seeds"]) for name, one in methods.items()} == {
+        "none": 1, "none + T": 1, "contextual": 1, "sft": 2, "sft + T": 2, "calm": 2,
     }  # fmt: skip
-    sft, tempered = written["methods"]["sft"][1], written["methods"]["sft + T"][1]
-    assert tempered["temperature"] > 0 and sft["temperature"] is None
-    for one, other in zip(sft["results"], tempered["results"], strict=True):
-        assert one["accuracy"]["value"] == other["accuracy"]["value"]
-        assert one["nll"]["value"] != other["nll"]["value"]
+    assert [len(seeds) for seeds in written["temperatures"]["sft + T"]] == [1, 1]
+    assert written["kept_steps"] == {"sft": [[6], [6]], "calm": [[6], [6]]}
+    for source, one in methods["sft"].items():
+        other = methods["sft + T"][source]
+        assert one["accuracy"]["seeds"] == other["accuracy"]["seeds"]
+        assert one["nll"]["seeds"] != other["nll"]["seeds"]
+        assert one["nll"]["seeds"][0] != one["nll"]["seeds"][1]
     plain = json.loads((folder / "out" / "sft-seed0" / "report.json").read_text())
     assert plain["training"]["lower"]["count"] == 48 and "upper" not in plain["training"]  # one level
     own = json.loads((folder / "out" / "calm-seed1" / "report.json").read_text())
-    for one, other in zip(own["results"], written["methods"]["calm"][1]["results"], strict=True):
-        assert one["conf_ece"]["value"] == pytest.approx(other["conf_ece"]["value"], abs=1e-6)
+    for result in own["results"]:
+        mine = methods["calm"][result["data"]["name"]]["conf_ece"]["seeds"][1]
+        assert mine == pytest.approx(result["conf_ece"]["value"], abs=1e-6)
+    far = methods["calm"]["mean out of domain"]["conf_ece"]
+    assert shown["calm"][4] == f"{far['mean']:.3f} ± {far['sd']:.3f}"
     assert yaml.safe_load((folder / "out" / "calm-seed1" / "config.yaml").read_text())["calm"]["eta"] == 1.5
+    assert {path.name for path in (folder / "out").glob("*.png")} == {
+        "reliability.png", "risk-coverage.png", "ece-accuracy.png", "entropy-nll.png", "alpha.png",
+    }  # fmt: skip
+
+
+def test_contextual_calibration_divides_by_what_options_have_without_a_question(compared, tiny_folder):
+    folder, _ = compared
+    base, tokenizer = load_model(str(tiny_folder), dtype="float32")
+    plain, divided = (
+        pd.read_parquet(folder / "out" / n / "predictions.parquet") for n in ("none", "contextual")
+    )
+    for (_, one), (_, other) in list(zip(plain.iterrows(), divided.iterrows(), strict=True))[::7]:
+        leanings = []
+        for word in ("N/A", "[MASK]"):
+            scores = []
+            for choice in one["choices"]:
+                prompt, whole = (
+                    tokenizer(f"Question: {word}\nAnswer:{end}", return_tensors="pt")["input_ids"]
+                    for end in ("", f" {choice}")
+                )
+                with torch.no_grad():
+                    log_probs = base(whole).logits[0].log_softmax(-1)
+                start, tokens = prompt.shape[1], whole[0]
+                own = [log_probs[i - 1, tokens[i]].item() for i in range(start, len(tokens))]
+                scores.append(np.mean(own))
+            leanings.append(np.exp(scores) / np.exp(scores).sum())
+        expected = one["probabilities"] / np.mean(leanings, axis=0)
+        assert other["probabilities"] == pytest.approx(expected / expected.sum(), abs=1e-4)
 
 
 def test_an_interrupted_comparison_runs_only_what_is_missing(compared):
@@ -300,7 +345,8 @@ def test_every_config_is_valid_and_every_key_has_a_comment(path):
     text = path.read_text()
     if "calibration:" in text:
         settings, _, base = parse_compare(["--config", str(path), "--output_dir", "x"])
-        assert all(calibrate_settings(base, keys) for keys in settings.methods.values())
+        check_names(settings)
+        assert len(resolve_runs(settings, base)) >= len(settings.methods)
     else:
         assert calibrate_settings(path, {})
     for line in text.splitlines():

@@ -178,6 +178,14 @@ def test_table_is_aligned_markdown_grouped_by_test_set():
     assert lines[-1] == "ECE with 10 equal-width bins; NLL and entropy (H) in nats."
 
 
+def test_table_takes_reports_without_the_newer_metrics():
+    report = build()
+    table = r.format_table({"base": report})
+    for name in ("ace", "mce", "smooth_ece", "aurc", "accuracy_at_50", "accuracy_at_80"):
+        del report["results"][0][name]
+    assert r.format_table({"base": report}) == table
+
+
 def test_predictions_read_back_from_parquet(tmp_path):
     log_probs, answers = predictions(30, 4, 5, fewer=True)
     frame = r.predictions_frame(question_set(log_probs, answers), log_probs, answers)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from toolkit.errors import CalibrantError
-from toolkit.questions.question import MultipleChoice, OpenEnded
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference
 from toolkit.questions.sources import load_questions, sources
 
 SPLITS = ("train", "validation", "test")
@@ -48,6 +48,7 @@ def test_worldfacts_are_all_domains_in_turn():
 
 CHOICE = {"question": "Is it so?", "choices": ["yes", "no"], "answer": 1}
 OPEN = {"question": "Who?", "answers": ["I", "me"]}
+PAIR = {"prompt": "Is it so?", "chosen": "It is.", "rejected": "no"}
 
 
 @pytest.fixture
@@ -72,6 +73,18 @@ def test_multiple_choice_lines(write):
 def test_open_ended_lines(write):
     (one,) = load_questions(write(OPEN), "test")
     assert one == OpenEnded(one.id, "Who?", ("I", "me"))
+
+
+def test_preference_lines(write):
+    path = write(PAIR | {"id": "a", "subject": "s", "further": 1}, PAIR, PAIR | {"rejected": "No!"})
+    one, two, three = load_questions(path, "train")
+    assert one == Preference("a", "Is it so?", "It is.", "no", "s")
+    assert re.fullmatch("[0-9a-f]{16}", two.id) and two.id != three.id
+
+
+def test_further_keys_make_no_question_a_preference(write):
+    (one,) = load_questions(write(CHOICE | PAIR | {"id": "a"}), "test")
+    assert one == MultipleChoice("a", "Is it so?", ("yes", "no"), 1)
 
 
 def test_an_id_comes_from_the_content_alone(write):
@@ -121,6 +134,17 @@ def test_a_path_may_name_the_split(tmp_path):
         (OPEN | {"id": 1.5}, '"id" is not a string; write it as one or leave it out'),
         (OPEN | {"id": ""}, '"id" is not a string; write it as one or leave it out'),
         (OPEN | {"subject": 1}, '"subject" is not a string; write it as one'),
+        ({"chosen": "a", "rejected": "b"}, 'no "prompt"; give it as a string'),
+        ({"question": "?", "chosen": "a", "rejected": "b"}, 'no "prompt"; give it as a string'),
+        ({"prompt": "?"}, 'no "chosen"; give it as a string'),
+        (PAIR | {"rejected": None}, 'no "rejected"; give it as a string'),
+        (PAIR | {"chosen": [{"role": "assistant", "content": "a"}]}, 'no "chosen"; give it as a string'),
+        (PAIR | {"prompt": ""}, "no prompt text; give `prompt` a text"),
+        (PAIR | {"chosen": " "}, "an empty answer; give `chosen` and `rejected` a text"),
+        (PAIR | {"chosen": "no"}, "the same answer chosen and rejected; give two different ones"),
+        (PAIR | {"subject": 1}, '"subject" is not a string; write it as one'),
+        (PAIR | {"id": ""}, '"id" is not a string; write it as one or leave it out'),
+        ({"prompt": "?", "choices": ["a", "b"]}, 'no "question"; give it as a string'),
         ({"question": "\ud800?", "answers": ["a"]}, "half of a surrogate pair; write whole"),
     ],
 )
@@ -142,6 +166,9 @@ def test_a_faulty_line_is_named_with_its_mend(write, line, fault):
             r":2: a repeat of line 1 \(id 'a'\); remove one",
         ),
         ((CHOICE, OPEN), r":2: multiple choice and open-ended questions in one file; keep one"),
+        ((PAIR, OPEN), r":2: preference pairs and open-ended questions in one file; keep one"),
+        ((CHOICE, PAIR), r":2: multiple choice and preference pairs in one file; keep one"),
+        ((PAIR, PAIR), r":2: a repeat of line 1 \(id '[0-9a-f]{16}'\); remove one"),
         (("",), r" holds no questions; write one JSON object a line"),
         (("", " "), r" holds no questions; write one JSON object a line"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ import torch
 from accelerate import Accelerator
 from torch.optim.lr_scheduler import LambdaLR
 
-from toolkit.calibration.bilevel import Gradient, bome
+from toolkit.calibration.bilevel import Gradient, State
 from toolkit.calibration.losses import Bounds
+from toolkit.calibration.solvers import bome, iterate, penalty
 from toolkit.calibration.training import Schedule, Trained, train
 from toolkit.errors import CalibrantError
 
@@ -52,7 +54,7 @@ class Problem:
 
 
 def start() -> Trained:
-    return Trained([torch.tensor([3.0, -2.0, 1.0])], [torch.zeros(3)], [torch.zeros(3)])
+    return Trained([torch.tensor([3.0, -2.0, 1.0])], [torch.zeros(3)], State([torch.zeros(3)]))
 
 
 def go(folder: Path, run: Trained | None = None, problem: Problem | None = None, **changes: Any) -> Trained:
@@ -70,7 +72,7 @@ def go(folder: Path, run: Trained | None = None, problem: Problem | None = None,
     return train(
         run,
         cast(Any, problem),
-        lambda lower, upper, theta, alpha: bome(lower, upper, theta, run.theta_hat, alpha, warm_start=True),
+        changes.pop("solve", partial(bome, warm_start=True)),
         cast(Any, problem),
         cast(Any, problem),
         changes.pop("schedule", SCHEDULE),
@@ -86,9 +88,10 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.parametrize("solve", [partial(bome, warm_start=True), partial(penalty, growth=0.5), iterate])
 @pytest.mark.parametrize("at", range(1, STEPS))
-def test_a_run_stopped_at_any_step_ends_as_one_left_alone(tmp_path, at):
-    alone = go(tmp_path / "alone")
+def test_a_run_stopped_at_any_step_ends_as_one_left_alone(tmp_path, at, solve):
+    alone = go(tmp_path / "alone", solve=solve)
 
     class Stopping(Problem):
         def lower(self, step):
@@ -97,10 +100,10 @@ def test_a_run_stopped_at_any_step_ends_as_one_left_alone(tmp_path, at):
             return super().lower(step)
 
     with pytest.raises(Killed):
-        go(tmp_path / "stopped", problem=Stopping())
+        go(tmp_path / "stopped", problem=Stopping(), solve=solve)
     with (tmp_path / "stopped" / "history.jsonl").open("a") as file:
         file.write('{"step": 99}\n{"step": 3, "lo')  # a torn tail
-    resumed = go(tmp_path / "stopped")
+    resumed = go(tmp_path / "stopped", solve=solve)
     for ours, theirs in zip([*resumed.theta, *resumed.alpha], [*alone.theta, *alone.alpha], strict=True):
         assert torch.equal(ours, theirs)
     assert (resumed.best_step, resumed.best_value) == (alone.best_step, alone.best_value)

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import Direction, Oracle, Tensors, bome, finite_difference
-from toolkit.calibration.losses import Bounds, Kind, initial_alpha
+from toolkit.calibration.bilevel import Direction, State
+from toolkit.calibration.losses import Bounds, Kind, cross_entropy, entropy_regularised, initial_alpha
 from toolkit.calibration.objectives import OBJECTIVES
 from toolkit.calibration.oracles import CalibrationProblem, Level
+from toolkit.calibration.solvers import bome, finite_difference
 from toolkit.calibration.training import Schedule, Solver, Trained, build_optimizers, take_step
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
 from toolkit.models.encoding import EncodedQuestion
@@ -27,29 +27,24 @@ class Method:
     """What a step of a method is.
 
     Attributes:
-        solver: Where its direction comes from.
+        solver: The bilevel solver; without one the method has a single level, and no α.
         level: `tokens` is the loss of plain fine-tuning: only the right answers' tokens are laid out.
             `options` takes the softmax over a question's options.
         entropy_weight: β of entropy regularisation.
     """
 
-    solver: Literal["descend", "bome", "finite_difference"]
+    solver: Solver | None
     level: Level
     entropy_weight: float = 0.0
 
-    @property
-    def bilevel(self) -> bool:
-        """Says whether there is an α to choose, and held-out questions for it."""
-        return self.solver != "descend"
-
 
 METHODS = {
-    "sft": Method("descend", "tokens"),
-    "entropy_regularisation": Method("descend", "tokens", entropy_weight=0.1),
-    "bome": Method("bome", "tokens"),
-    "finite_difference": Method("finite_difference", "tokens"),
-    "sft_options": Method("descend", "options"),
-    "bome_options": Method("bome", "options"),
+    "sft": Method(None, "tokens"),
+    "entropy_regularisation": Method(None, "tokens", entropy_weight=0.1),
+    "bome": Method(bome, "tokens"),
+    "finite_difference": Method(finite_difference, "tokens"),
+    "sft_options": Method(None, "options"),
+    "bome_options": Method(bome, "options"),
 }
 
 
@@ -110,23 +105,23 @@ def our_step(
         micro_batch_size: Questions a pass; all by default.
     """
     activate(model, THETA)
-    hat = adapter_parameters(model, THETA_HAT) if method.bilevel else []
-    run = Trained(adapter_parameters(model), _alpha(model, method), hat)
+    hat = adapter_parameters(model, THETA_HAT) if method.solver else []
+    run = Trained(adapter_parameters(model), _alpha(model, method), State(hat))
     schedule = _schedule(method, settings)
     if method.level == "tokens":
-        lower = [question.right_only() for question in lower]
+        lower, upper = ([question.right_only() for question in level] for level in (lower, upper))
     size = micro_batch_size or settings.batch_size
     batches = partial(
         Batches, batch_size=len(lower), micro_batch_size=size, seed=settings.seed, pad_id=pad_id
     )
-    problem, solve = _problem(model, method), _solver(method, hat)
+    problem, solve = _problem(model, method), method.solver or _no_solver
     levels = batches(lower), batches(upper)
     optimizers = build_optimizers(run, schedule)
     return lambda: take_step(run, problem, solve, *levels, schedule, optimizers)["lower"]
 
 
 def _alpha(model: PeftModel, method: Method) -> list[torch.Tensor]:
-    kind: Kind = "vector" if method.bilevel else "scalar"
+    kind: Kind = "vector" if method.solver else "scalar"
     return [a.to(model.device) for a in initial_alpha(kind, model.config.vocab_size)]
 
 
@@ -134,13 +129,17 @@ def _problem(model: PeftModel, method: Method) -> CalibrationProblem:
     spread, objective = OBJECTIVES["uniform_matched"]
     return CalibrationProblem(
         model,
-        adapters=(THETA, THETA_HAT) if method.bilevel else (THETA,),
+        adapters=(THETA, THETA_HAT) if method.solver else (THETA,),
         bounds=Bounds(),
         spread=spread,
         objective=objective,
         level=method.level,
         score="token",
-        entropy_weight=method.entropy_weight,
+        loss=lambda log_probs, answers, _: (
+            entropy_regularised(log_probs, answers, method.entropy_weight)
+            if method.entropy_weight
+            else cross_entropy(log_probs, answers)
+        ),
     )
 
 
@@ -149,17 +148,11 @@ def _schedule(method: Method, settings: StepSettings) -> Schedule:
         steps=1_000_000,
         theta_lr=settings.learning_rate,
         alpha_lr=0.01,
-        lower_steps=0 if method.bilevel else 1_000_000,
-        upper_every=settings.upper_every if method.solver == "finite_difference" else 1,
+        lower_steps=0 if method.solver else 1_000_000,
+        upper_every=settings.upper_every if method.solver is finite_difference else 1,
         decay="constant",
     )
 
 
-def _solver(method: Method, hat: Tensors) -> Solver:
-    """Returns the method's solver, θ̂ bound, with T = 1; a method of a single level never gets to it."""
-
-    def solve(lower: Oracle, upper: Oracle, theta: Tensors, alpha: Tensors) -> Direction:
-        solver = bome if method.solver == "bome" else finite_difference
-        return solver(lower, upper, theta, hat, alpha)
-
-    return solve
+def _no_solver(*_: object) -> Direction:
+    raise AssertionError("a method of a single level never gets to a solver")

@@ -124,7 +124,7 @@ def measure_point(point: Point, kind: Work, *, method: str, repeats: int) -> Res
 
         else:
             settings = StepSettings(batch_size=point.questions, upper_every=1)
-            adapted = our_model(model, settings, room=METHODS[method].bilevel)
+            adapted = our_model(model, settings, room=METHODS[method].solver is not None)
             task = our_step(
                 adapted,
                 METHODS[method],

@@ -37,7 +37,7 @@ def prepare(
     if TRL in rows:
         take[TRL] = make_trl(load(False), lower, settings)
     if ours:
-        model = our_model(base.model, settings, room=any(METHODS[name].bilevel for name in ours))
+        model = our_model(base.model, settings, room=any(METHODS[name].solver is not None for name in ours))
         pad = base.tokenizer.pad_token_id or 0
         take |= {name: our_step(model, METHODS[name], lower, upper, settings, pad) for name in ours}
     return take, lower, base.identity, sha256
@@ -110,7 +110,7 @@ def row_memory(load: Load, settings: StepSettings, name: str) -> Result:
         if name == TRL:
             step = make_trl(base, lower, settings)
         else:
-            model = our_model(base.model, settings, room=METHODS[name].bilevel)
+            model = our_model(base.model, settings, room=METHODS[name].solver is not None)
             step = our_step(model, METHODS[name], lower, upper, settings)
         repeat(step, MEMORY_STEPS)
     del base, step

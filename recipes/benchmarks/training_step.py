@@ -101,7 +101,7 @@ def _timed(name: str, seconds: Mapping[str, Sequence[float]], steps: int, tokens
         "tokens_per_second": tokens / middle,
         "ratio_to_trl": ratio(seconds, name, TRL),
     }
-    if name in METHODS and METHODS[name].bilevel:
+    if name in METHODS and METHODS[name].solver is not None:
         row["ratio_to_single_level"] = ratio(seconds, name, SINGLE_LEVEL)
     return row
 

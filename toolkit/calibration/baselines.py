@@ -1,9 +1,11 @@
 """Post-hoc baselines: what can be had without training."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 Floats = NDArray[np.float64]
 
@@ -33,3 +35,19 @@ def fit_temperature(
 
     found = minimize_scalar(nll, bounds=tuple(np.log(limits)), method="bounded", options={"xatol": 1e-8})
     return float(np.exp(found.x))
+
+
+def contextual(log_probs: Floats, without_content: Sequence[Floats]) -> Floats:
+    """Returns log p, divided by the option probabilities of content-free prompts (arXiv 2102.09690).
+
+    Args:
+        log_probs: Log-probabilities of the options, shape (N, K), in nats; -inf for absent ones.
+        without_content: The same of each content-free prompt; the mean of their probabilities divides.
+
+    Returns:
+        Normalised log-probabilities, shape (N, K).
+    """
+    present = np.isfinite(log_probs)
+    leaning = logsumexp(np.stack(without_content), axis=0) - np.log(len(without_content))
+    divided = np.where(present, log_probs - np.where(present, leaning, 0.0), -np.inf)
+    return np.asarray(log_softmax(divided, axis=1), dtype=np.float64)

@@ -1,7 +1,10 @@
-"""The lower level: cross-entropy under adjusted logits, and α, the adjustment's bounded parameters.
+"""The lower level: losses, and α, the bounded parameters of the logit adjustment under which CALM's is taken.
 
 Pure tensor functions. α is a list of unconstrained tensors, mapped smoothly into its bounds, so that any
 optimizer may move it: entropy without bounds has its maximum at the uniform distribution.
+
+A loss takes log-probabilities (N, K), -inf for absent classes, and the index of each right class (N,), and
+gives (N,) in nats. The classes are a question's options, or the vocabulary at an answer's token.
 """
 
 import math
@@ -11,6 +14,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from toolkit.calibration.objectives import entropy
 
 Kind = Literal["vector", "scalar"]
 """`vector` is (Δ ∈ R^V, ι ∈ R^V), the VS loss; `scalar` one Δ and no ι, a temperature 1 / Δ."""
@@ -57,8 +62,48 @@ def bounded(alpha: Sequence[Tensor], bounds: Bounds) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(log_probs: Tensor, answers: Tensor) -> Tensor:
-    """Returns −log p(answer) in nats, shape (N,), from log-probabilities (N, K) and indices (N,).
+    """Returns −log p(answer).
 
-    With log-probabilities of Δ ⊙ z + ι this is the parametric loss of CALM's lower level.
+    With log-probabilities of Δ ⊙ z + ι this is the parametric loss of CALM's lower level (arXiv 2608.07419).
     """
     return -log_probs.gather(1, answers[:, None]).squeeze(1)
+
+
+def label_smoothing(log_probs: Tensor, answers: Tensor, epsilon: float) -> Tensor:
+    """Returns the cross-entropy to (1 − ε) · one-hot + ε / K, K present classes (arXiv 1512.00567)."""
+    present = log_probs.isfinite()
+    uniform = -torch.where(present, log_probs, 0.0).sum(-1) / present.sum(-1)
+    return (1 - epsilon) * cross_entropy(log_probs, answers) + epsilon * uniform
+
+
+def focal(log_probs: Tensor, answers: Tensor) -> Tensor:
+    """Returns −(1 − p)^γ log p of the answer, γ = 5 where p < .2, else 3 (FLSD-53, arXiv 2002.09437)."""
+    nll = cross_entropy(log_probs, answers)
+    probability = (-nll).exp()
+    gamma = torch.where(probability.detach() < 0.2, 5.0, 3.0)
+    return (1 - probability).clamp(min=0) ** gamma * nll
+
+
+def entropy_regularised(log_probs: Tensor, answers: Tensor, weight: float) -> Tensor:
+    """Returns −log p(answer) − β H(p), the confidence penalty (arXiv 1701.06548)."""
+    return cross_entropy(log_probs, answers) - weight * entropy(log_probs)
+
+
+def regularised_to_bins(log_probs: Tensor, answers: Tensor, weight: float, accuracy: Tensor) -> Tensor:
+    """Returns (1 − a) · −log p(answer) + a · (confidence − accuracy of its bin)² (RCFT, arXiv 2505.01997).
+
+    Args:
+        log_probs: Shape (N, K), nats.
+        answers: Shape (N,).
+        weight: a, in [0, 1].
+        accuracy: Share of right answers in each of B equal-width bins of confidence, shape (B,), a constant.
+    """
+    confidence = log_probs.max(-1).values.exp()
+    target = accuracy[bin_of(confidence, len(accuracy))]
+    return (1 - weight) * cross_entropy(log_probs, answers) + weight * (confidence - target) ** 2
+
+
+def bin_of(confidence: Tensor, bins: int) -> Tensor:
+    """Returns the index of the bin ((b − 1) / B, b / B] of each confidence; 0 is in the first."""
+    edges = torch.arange(1, bins, device=confidence.device) / bins
+    return torch.bucketize(confidence.detach(), edges)

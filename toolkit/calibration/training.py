@@ -16,15 +16,16 @@ from torch.nn.utils import get_total_norm
 from tqdm import tqdm
 
 from toolkit.calibration.batches import Batches
-from toolkit.calibration.bilevel import Direction, Oracle, Tensors, descend
+from toolkit.calibration.bilevel import Direction, Oracle, State, Tensors
 from toolkit.calibration.checkpoints import load_checkpoint, save_checkpoint
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.oracles import CalibrationProblem
+from toolkit.calibration.solvers import descend
 from toolkit.calibration.termination import Terminated, held_back
 from toolkit.errors import CalibrantError
 
-Solver = Callable[[Oracle, Oracle, Tensors, Tensors], Direction]
-"""(lower, upper, θ, α) -> direction; the solvers of `bilevel` with their own settings bound."""
+Solver = Callable[[Oracle, Oracle, Tensors, Tensors, State], Direction]
+"""(lower, upper, θ, α, state) -> direction; one of `solvers` with its own settings bound."""
 
 Row = dict[str, float]
 """One line of `history.jsonl`."""
@@ -82,7 +83,8 @@ class Trained:
     Attributes:
         theta: LoRA weights θ, changed in place.
         alpha: Unconstrained α, changed in place.
-        theta_hat: θ̂, kept for a warm start.
+        state: What the solver keeps from step to step.
+        running: Running means that the problem keeps, changed in place.
         best: θ and α with the least validation criterion so far.
         best_value: That criterion.
         best_step: The step it was measured after.
@@ -91,7 +93,8 @@ class Trained:
 
     theta: list[Tensor]
     alpha: list[Tensor]
-    theta_hat: list[Tensor] = field(default_factory=list)
+    state: State = field(default_factory=State)
+    running: list[Tensor] = field(default_factory=list)
     best: list[Tensor] = field(default_factory=list)
     best_value: float = math.inf
     best_step: int = 0
@@ -171,7 +174,7 @@ def train(
             if _due(run.step, schedule.validate_every, schedule.steps):
                 row = _validated(row, run, validate, criterion)
             log.append(row)
-            progress.set_postfix(lower=f"{row['lower']:.3f}")
+            progress.set_postfix({name: f"{row[name]:.3f}" for name in ("lower", "upper") if name in row})
             stop = _anywhere(asked_to_stop(), accelerator)
             if (stop or _due(run.step, schedule.save_every, schedule.steps)) and accelerator.is_main_process:
                 state = _state(run, optimizers) | {"fingerprint": fingerprint}
@@ -183,13 +186,13 @@ def train(
 
 
 def build_optimizers(run: Trained, schedule: Schedule) -> dict[str, torch.optim.Optimizer]:
-    """Returns AdamW for `theta` and Adam for `alpha`."""
-    return {
-        "theta": torch.optim.AdamW(
-            run.theta, schedule.theta_lr, weight_decay=schedule.weight_decay, fused=True
-        ),
-        "alpha": torch.optim.Adam(run.alpha, schedule.alpha_lr),
-    }
+    """Returns AdamW for `theta` and, where there is one, `theta_hat`, and Adam for `alpha`."""
+
+    def adamw(weights: Tensors) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(weights, schedule.theta_lr, weight_decay=schedule.weight_decay, fused=True)
+
+    optimizers = {"theta": adamw(run.theta), "alpha": torch.optim.Adam(run.alpha, schedule.alpha_lr)}
+    return optimizers | ({"theta_hat": adamw(run.state.theta_hat)} if run.state.theta_hat else {})
 
 
 def take_step(
@@ -208,20 +211,21 @@ def take_step(
     """
     began, step, device = time.monotonic(), run.step, run.theta[0].device
     level = problem.lower(lower.at(step, device))
-    if step == schedule.lower_steps and run.theta_hat:
-        _assign(run.theta_hat, run.theta)  # θ̂ starts where the bilevel phase starts
+    if step == schedule.lower_steps and run.state.theta_hat:
+        _assign(run.state.theta_hat, run.theta)  # θ̂ starts where the bilevel phase starts
     if schedule.bilevel(step):
-        direction = solve(level, problem.upper(upper.at(step, device)), run.theta, run.alpha)
+        direction = solve(level, problem.upper(upper.at(step, device)), run.theta, run.alpha, run.state)
     else:
         direction = descend(level, run.theta, run.alpha)
-    norm = _clip(direction.theta, schedule.max_norm)
+    norm = _clip(direction, schedule.max_norm)
     _check_finite(direction, norm)
     factor = schedule.factor(step)
-    _apply(optimizers["theta"], run.theta, direction.theta, schedule.theta_lr * factor)
-    if direction.alpha:
-        _apply(optimizers["alpha"], run.alpha, direction.alpha, schedule.alpha_lr * factor)
+    theta_lr, alpha_lr = schedule.theta_lr * factor, schedule.alpha_lr * factor
+    _apply(optimizers["theta"], run.theta, direction.theta, theta_lr)
+    _apply(optimizers.get("theta_hat"), run.state.theta_hat, direction.theta_hat, theta_lr)
+    _apply(optimizers["alpha"], run.alpha, direction.alpha, alpha_lr)
     run.step = step + 1
-    row = {"step": run.step, **direction.record, "grad_norm": norm, "lr": schedule.theta_lr * factor}
+    row = {"step": run.step, **direction.record, "grad_norm": norm, "lr": theta_lr}
     row |= _describe(*bounded(run.alpha, problem.bounds))
     return row | {"seconds": time.monotonic() - began}
 
@@ -246,23 +250,31 @@ def _validated(row: Row, run: Trained, validate: Callable[[], Row], criterion: C
     return row
 
 
-def _clip(direction: Tensors, max_norm: float) -> float:
-    """Scales the direction in place to the given norm at most and returns the norm it had."""
-    norm = float(get_total_norm(direction))
+def _clip(direction: Direction, max_norm: float) -> float:
+    """Scales the direction of θ to the given norm at most, that of θ̂ alike, and returns the norm it had."""
+    norm = _norm(direction.theta)
     if norm > max_norm:
-        for d in direction:
+        for d in [*direction.theta, *direction.theta_hat]:
             d *= max_norm / norm
     return norm
 
 
+def _norm(tensors: Tensors) -> float:
+    return float(get_total_norm(tensors)) if tensors else 0.0
+
+
 def _check_finite(direction: Direction, norm: float) -> None:
-    values = [norm, *direction.record.values(), *(float(d.abs().sum()) for d in direction.alpha)]
+    values = [norm, *direction.record.values(), _norm(direction.alpha), _norm(direction.theta_hat)]
     if not all(map(math.isfinite, values)):
         raise ArithmeticError("the loss or its gradient is not finite")
 
 
-def _apply(optimizer: torch.optim.Optimizer, parameters: Tensors, direction: Tensors, lr: float) -> None:
-    """Takes one optimizer step along the direction; no gradient stays behind."""
+def _apply(
+    optimizer: torch.optim.Optimizer | None, parameters: Tensors, direction: Tensors, lr: float
+) -> None:
+    """Takes one optimizer step along the direction, if there is one; no gradient stays behind."""
+    if optimizer is None or not direction:
+        return
     for group in optimizer.param_groups:
         group["lr"] = lr
     for parameter, d in zip(parameters, direction, strict=True):
@@ -285,13 +297,22 @@ def _state(run: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> dic
     The order of questions, learning rates and dropout are functions of seed and step, and need no state.
     """
     return {
-        "theta": [tensor.detach() for tensor in run.theta],
-        "theta_hat": [tensor.detach() for tensor in run.theta_hat],
-        "alpha": [tensor.detach() for tensor in run.alpha],
+        **{name: [tensor.detach() for tensor in tensors] for name, tensors in _moving(run).items()},
+        "solver_steps": run.state.steps,
         "best": run.best,
         "best_value": run.best_value,
         "best_step": run.best_step,
         "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
+    }
+
+
+def _moving(run: Trained) -> dict[str, Tensors]:
+    """Returns all tensors that training changes in place, by the names that checkpoints give them."""
+    return {
+        "theta": run.theta,
+        "theta_hat": run.state.theta_hat,
+        "alpha": run.alpha,
+        "running": run.running,
     }
 
 
@@ -307,8 +328,9 @@ def _resume(
             f"the checkpoints in {checkpoints} were trained on other questions than these; give the same "
             "ones to resume the run, or choose another --output_dir"
         )
-    for name in ("theta", "theta_hat", "alpha"):
-        _assign(getattr(run, name), state[name])
+    for name, target in _moving(run).items():
+        _assign(target, state[name])
+    run.state.steps = state["solver_steps"]
     device = run.theta[0].device
     run.best = [tensor.to(device) for tensor in state["best"]]
     run.best_value, run.best_step, run.step = state["best_value"], state["best_step"], state["step"]

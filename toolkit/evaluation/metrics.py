@@ -5,11 +5,22 @@ the question's own options and -inf where it has fewer than K; `answers` has sha
 of the right option. The answer a model gives is its most probable option (the first of equals), its
 confidence that option's probability.
 
-Every ECE has equal-width bins ((b - 1)/B, b/B] as in arXiv 1706.04599, the first one also holding
-0: a probability of 1 lies in the last bin, one on an edge in the bin below. scikit-learn's
+conf-ECE, cw-ECE and MCE have equal-width bins ((b - 1)/B, b/B] as in arXiv 1706.04599, the first one
+also holding 0: a probability of 1 lies in the last bin, one on an edge in the bin below. scikit-learn's
 `calibration_curve` does the same. torchmetrics and netcal close the bins at the left instead, and
 torchmetrics keeps a bin for exactly 1; so they differ where a probability lies on an edge, and
-nowhere else.
+nowhere else. An empty bin adds nothing to an ECE and is no candidate for MCE.
+
+`ace` is ECE with equal-mass bins ("AdaECE" of arXiv 2002.09437): each of B bins holds N/B questions,
+the b-th those of ranks (b - 1)N/B to bN/B by confidence. A question that straddles an edge is shared
+between the bins, and equal confidences are one lump, each part of which has the lump's accuracy: the
+order of the questions cannot matter, and B need not divide N. Where it does and all confidences
+differ, netcal's `ECE(bins, equal_intervals=False)` is the same; netcal puts edges at quantiles
+otherwise, and what it calls ACE is the unweighted mean over equal-width bins.
+
+What ranks answers by confidence (`aurc`, `accuracy_at_50`, `accuracy_at_80`) is its expected value over
+all orders of equal confidences. Accuracy at c % looks at the ⌈cN/100⌉ most confident answers. Smooth
+ECE is in `smooth`.
 """
 
 from dataclasses import dataclass
@@ -22,6 +33,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
 from toolkit.errors import CalibrantError
+from toolkit.evaluation.smooth import smooth_ece
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -37,6 +49,12 @@ METRICS = (
     "entropy",
     "entropy_minus_nll",
     "auroc",
+    "ace",
+    "mce",
+    "smooth_ece",
+    "aurc",
+    "accuracy_at_50",
+    "accuracy_at_80",
 )
 """Names of the metrics, in the order of every table."""
 
@@ -68,7 +86,7 @@ def metrics(log_probs: Floats, answers: Ints, bins: int = 10) -> dict[str, float
     Args:
         log_probs: Shape (N, K), nats.
         answers: Shape (N,).
-        bins: Number of equal-width bins B of both ECEs.
+        bins: Number of bins B of both ECEs, ACE and MCE.
 
     Returns:
         A number for each name in `METRICS`; `auroc` is NaN where all answers are right, or all
@@ -90,6 +108,12 @@ def metrics(log_probs: Floats, answers: Ints, bins: int = 10) -> dict[str, float
         "entropy": entropy(log_probs),
         "entropy_minus_nll": entropy_minus_nll(log_probs, answers),
         "auroc": auroc(confidence, correct),
+        "ace": ace(confidence, correct, bins),
+        "mce": mce(confidence, correct, bins),
+        "smooth_ece": smooth_ece(confidence, correct),
+        "aurc": aurc(confidence, correct),
+        "accuracy_at_50": accuracy_at(confidence, correct, 50),
+        "accuracy_at_80": accuracy_at(confidence, correct, 80),
     }
 
 
@@ -179,6 +203,49 @@ def cw_ece(log_probs: Floats, answers: Ints, bins: int = 10) -> float:
     return float(np.mean(errors))
 
 
+def mce(confidence: Floats, correct: Bools, bins: int = 10) -> float:
+    """Maximum calibration error (arXiv 1706.04599, eq. 5): the largest |acc_b - conf_b| of a non-empty bin.
+
+    Args:
+        confidence: Shape (N,).
+        correct: Whether the answer is right, shape (N,).
+        bins: Number of equal-width bins B.
+
+    Returns:
+        A probability.
+    """
+    index = bin_indices(confidence, bins)
+    gaps = np.bincount(index, weights=correct - confidence, minlength=bins)
+    return float((np.abs(gaps) / np.maximum(np.bincount(index, minlength=bins), 1)).max())
+
+
+def ace(confidence: Floats, correct: Bools, bins: int = 10) -> float:
+    """Adaptive calibration error of the given answers: ECE with equal-mass bins (arXiv 2002.09437).
+
+    Args:
+        confidence: Shape (N,).
+        correct: Whether the answer is right, shape (N,).
+        bins: Number of bins B, of N/B questions each; the top of this file says how ties are shared.
+
+    Returns:
+        A probability.
+    """
+    ends, sums = _from_the_top(confidence, correct - confidence)
+    edges = len(confidence) * np.arange(bins + 1) / bins
+    return float(np.abs(np.diff(np.interp(edges, ends, sums))).sum() / len(confidence))
+
+
+def _from_the_top(confidence: Floats, values: Floats | Bools) -> tuple[Floats, Floats]:
+    """Returns (0, n_1, n_1 + n_2, ...) and the sums of the values of so many most confident questions.
+
+    n_g is the number of questions of the g-th highest confidence. In between, the expected sum over
+    all orders of equal confidences is linear: shape (G + 1,) each.
+    """
+    distinct, group, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
+    sums = np.bincount(group, weights=values, minlength=len(distinct))
+    return np.append(0.0, np.cumsum(counts)), np.append(0.0, np.cumsum(sums))
+
+
 def nll(log_probs: Floats, answers: Ints) -> float:
     """Mean negative log-likelihood of the right option, in nats."""
     return float(-answer_log_probs(log_probs, answers).mean())
@@ -230,6 +297,46 @@ def auroc(confidence: Floats, correct: Bools) -> float:
     if correct.all() or not correct.any():
         return float("nan")
     return float(roc_auc_score(correct, confidence))
+
+
+def risk_coverage(confidence: Floats, correct: Bools) -> tuple[Floats, Floats]:
+    """Returns how many of the most confident answers are wrong, for every number of them (arXiv 1705.08500).
+
+    Args:
+        confidence: Shape (N,).
+        correct: Whether the answer is right, shape (N,).
+
+    Returns:
+        The coverages 1/N, 2/N, ..., 1, and the risk at each, the error rate among the k most
+        confident answers, expected over all orders of equal confidences; shape (N,) each.
+    """
+    count = np.arange(1, len(confidence) + 1)
+    wrong = np.interp(count, *_from_the_top(confidence, ~correct))
+    return count / len(confidence), wrong / count
+
+
+def aurc(confidence: Floats, correct: Bools) -> float:
+    """Area under the risk-coverage curve: the mean of its N risks (arXiv 1805.08206); below is better."""
+    return float(risk_coverage(confidence, correct)[1].mean())
+
+
+def accuracy_at(confidence: Floats, correct: Bools, percent: int) -> float:
+    """Accuracy among the most confident answers, expected over all orders of equal confidences.
+
+    Args:
+        confidence: Shape (N,).
+        correct: Whether the answer is right, shape (N,).
+        percent: Coverage; answers looked at are ⌈percent · N / 100⌉.
+
+    Returns:
+        A probability.
+    """
+    return 1 - float(risk_coverage(confidence, correct)[1][covered(len(confidence), percent) - 1])
+
+
+def covered(count: int, percent: int) -> int:
+    """Returns the least number of questions that makes up the percentage of all of them."""
+    return -(-count * percent // 100)
 
 
 def reliability(confidence: Floats, correct: Bools, bins: int = 10) -> list[Bin]:

@@ -1,6 +1,5 @@
 """Figures of calibration: reliability diagrams, and how a training run went."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from math import floor, log10
 from pathlib import Path
@@ -8,21 +7,27 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.files import replacing
+from toolkit.evaluation.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    PALE_BLUE,
+    PALE_GREY,
+    PALE_VERMILLION,
+    VERMILLION,
+    never_moves,
+    new_figure,
+    save,
+    tidy,
+)
 from toolkit.evaluation.metrics import Bools, Floats, ece, reliability
-
-# Okabe and Ito's colours, told apart with any colour vision.
-_BLUE, _VERMILLION, _GREEN = "#0072B2", "#D55E00", "#009E73"
-_PALE_BLUE, _PALE_VERMILLION = "#BFE1F5", "#F7DCC8"
-_INK, _GREY, _PALE_GREY = "#333333", "#999999", "#e6e6e6"
-_DPI = 160
 
 
 class Panel(NamedTuple):
@@ -60,7 +65,7 @@ def reliability_diagram(panels: Sequence[Panel], path: Path, *, columns: int = 2
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(3.7 * columns + 0.3, 4.5 * rows + 0.4)
+    figure = new_figure(3.7 * columns + 0.3, 4.5 * rows + 0.4)
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=[3.4, 1] * rows)
     for place, panel in enumerate(panels):
         row, column = divmod(place, columns)
@@ -77,7 +82,7 @@ def reliability_diagram(panels: Sequence[Panel], path: Path, *, columns: int = 2
         frameon=False,
         fontsize=8.5,
     )
-    _save(figure, path)
+    save(figure, path)
     return figure
 
 
@@ -86,9 +91,9 @@ def training_curves(history: Sequence[Mapping[str, float]], path: Path) -> Figur
 
     Args:
         history: Rows of `history.jsonl`: `step` and any of `upper_entropy`, `validation_entropy`,
-            `lower`, `validation_nll`, `validation_accuracy`, `lambda`, `alpha_delta_mean`, `_min`,
+            `lower`, `validation_nll`, `validation_accuracy`, `lambda`, `kappa`, `alpha_delta_mean`, `_min`,
             `_max`, and the same of `alpha_iota`. A row may lack any of them; what no row has is not
-            drawn.
+            drawn, nor is a part of α that never moves.
         path: The image file; its suffix is the format.
 
     Returns:
@@ -100,11 +105,11 @@ def training_curves(history: Sequence[Mapping[str, float]], path: Path) -> Figur
     logged = {key for row in history for key in row}
     curves = {label: [curve for curve in group if curve[0] in logged] for label, group in _CURVES.items()}
     curves = {label: group for label, group in curves.items() if group}
-    bands = [(label, key) for label, key in _BANDS.items() if f"{key}_mean" in logged]
+    bands = [(label, key) for label, key in _BANDS.items() if not never_moves(history, key)]
     if not curves and not bands:
         raise CalibrantError("the history holds nothing to draw; give the history.jsonl of a run")
     count = len(curves) + len(bands)
-    figure = _figure(8.0, 1.55 * count + 0.5)
+    figure = new_figure(8.0, 1.55 * count + 0.5)
     axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for ax, (label, group) in zip(axes, curves.items(), strict=False):
         for key, name, colour in group:
@@ -116,27 +121,28 @@ def training_curves(history: Sequence[Mapping[str, float]], path: Path) -> Figur
         _draw_band(ax, history, key)
         ax.set_ylabel(label)
     for ax in axes:
-        _tidy(ax)
-        ax.grid(axis="y", color=_PALE_GREY, linewidth=0.6)
+        tidy(ax)
+        ax.grid(axis="y", color=PALE_GREY, linewidth=0.6)
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)
     axes[-1].set_xlabel("training step")
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.align_ylabels()
-    _save(figure, path)
+    save(figure, path)
     return figure
 
 
 _CURVES = {
     "entropy (nats)": [
-        ("upper_entropy", "held-out batch", _BLUE),
-        ("validation_entropy", "validation", _VERMILLION),
+        ("upper_entropy", "held-out batch", BLUE),
+        ("validation_entropy", "validation", VERMILLION),
     ],
     "NLL (nats)": [
-        ("lower", "training batch", _BLUE),
-        ("validation_nll", "validation", _VERMILLION),
+        ("lower", "training batch", BLUE),
+        ("validation_nll", "validation", VERMILLION),
     ],
-    "accuracy": [("validation_accuracy", "validation", _VERMILLION)],
-    "weight λ": [("lambda", "each step", _GREEN)],
+    "accuracy": [("validation_accuracy", "validation", VERMILLION)],
+    "weight λ": [("lambda", "each step", GREEN)],
+    "weight κ": [("kappa", "each step", GREEN)],
 }
 """Axis label: (key of a history row, name, colour) of each curve."""
 
@@ -145,14 +151,14 @@ _BANDS = {"scale Δ": "alpha_delta", "shift ι": "alpha_iota"}
 
 
 _TOO_SURE: dict[str, Any] = {
-    "facecolor": _PALE_VERMILLION,
-    "edgecolor": _VERMILLION,
+    "facecolor": PALE_VERMILLION,
+    "edgecolor": VERMILLION,
     "hatch": "////",
     "linewidth": 0.8,
 }
 _NOT_SURE_ENOUGH: dict[str, Any] = {
-    "facecolor": _PALE_BLUE,
-    "edgecolor": _BLUE,
+    "facecolor": PALE_BLUE,
+    "edgecolor": BLUE,
     "hatch": "\\\\\\\\",
     "linewidth": 0.8,
 }
@@ -162,7 +168,7 @@ def _draw_reliability(upper: Axes, lower: Axes, panel: Panel, bins: int) -> None
     table = [b for b in reliability(panel.confidence, panel.correct, bins) if b.count]
     middles = [(b.low + b.high) / 2 for b in table]
     width = 0.92 / bins
-    upper.bar(middles, [b.accuracy for b in table], width, color=_BLUE, label="accuracy")
+    upper.bar(middles, [b.accuracy for b in table], width, color=BLUE, label="accuracy")
     for surer, look in ((True, _TOO_SURE), (False, _NOT_SURE_ENOUGH)):
         gaps = [b for b in table if (b.confidence > b.accuracy) == surer]
         upper.bar(
@@ -173,11 +179,11 @@ def _draw_reliability(upper: Axes, lower: Axes, panel: Panel, bins: int) -> None
             **look,
         )
     ends = [b.ci95[0] for b in table], [b.ci95[1] for b in table]
-    upper.vlines(middles, *ends, color=_INK, linewidth=1.2)
-    upper.plot([0, 1], [0, 1], color=_GREY, linestyle="--", linewidth=1, zorder=3)
+    upper.vlines(middles, *ends, color=INK, linewidth=1.2)
+    upper.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, zorder=3)
     upper.set(xlim=(0, 1), ylim=(0, 1))
     upper.tick_params(labelbottom=False)
-    upper.set_title(fill(panel.title, 44), fontsize=10, weight="bold", color=_INK, pad=20)
+    upper.set_title(fill(panel.title, 44), fontsize=10, weight="bold", color=INK, pad=20, parse_math=False)
     upper.annotate(
         f"accuracy {panel.correct.mean():.3f}   confidence {panel.confidence.mean():.3f}   "
         f"ECE {ece(panel.confidence, panel.correct, bins):.3f} ({bins} bins)",
@@ -187,24 +193,24 @@ def _draw_reliability(upper: Axes, lower: Axes, panel: Panel, bins: int) -> None
         textcoords="offset points",
         ha="center",
         fontsize=8,
-        color=_INK,
+        color=INK,
     )
 
     counts = [b.count for b in table]
-    drawn = lower.bar(middles, counts, width, color=_GREY)
+    drawn = lower.bar(middles, counts, width, color=GREY)
     crowded = bins > 12
-    lower.bar_label(drawn, padding=2, fontsize=7, color=_INK, rotation=90 if crowded else 0)
+    lower.bar_label(drawn, padding=2, fontsize=7, color=INK, rotation=90 if crowded else 0)
     lower.set(ylim=(0, max(counts) * (1.7 if crowded else 1.35)), yticks=[], xlabel="confidence")
     for ax in (upper, lower):
-        _tidy(ax)
+        tidy(ax)
 
 
 def _reliability_legend() -> list[Patch | Line2D]:
     return [
-        Patch(color=_BLUE, label="accuracy, 95 % interval"),
+        Patch(color=BLUE, label="accuracy, 95 % interval"),
         Patch(label="gap: too sure", **_TOO_SURE),
         Patch(label="gap: not sure enough", **_NOT_SURE_ENOUGH),
-        Line2D([], [], color=_GREY, linestyle="--", label="perfect calibration"),
+        Line2D([], [], color=GREY, linestyle="--", label="perfect calibration"),
     ]
 
 
@@ -231,8 +237,8 @@ def _draw_curve(ax: Axes, history: Sequence[Mapping[str, float]], key: str, name
 def _draw_band(ax: Axes, history: Sequence[Mapping[str, float]], key: str) -> None:
     steps, low = _series(history, f"{key}_min")
     high = _series(history, f"{key}_max")[1]
-    ax.fill_between(steps, low, high, color=_BLUE, alpha=0.2, linewidth=0, label="minimum to maximum")
-    _draw_curve(ax, history, f"{key}_mean", "mean", _BLUE)
+    ax.fill_between(steps, low, high, color=BLUE, alpha=0.2, linewidth=0, label="minimum to maximum")
+    _draw_curve(ax, history, f"{key}_mean", "mean", BLUE)
 
 
 def _logarithmic(ax: Axes, values: Sequence[float]) -> None:
@@ -246,23 +252,3 @@ def _logarithmic(ax: Axes, values: Sequence[float]) -> None:
         ticks.set_params(numticks=5)
         ax.yaxis.set_major_locator(ticks)
         ax.set_ylim(bottom=0)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _tidy(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=8, colors=_INK)
-    ax.xaxis.label.set_fontsize(9)
-    ax.yaxis.label.set_fontsize(9)
-    ax.set_axisbelow(True)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as partial, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a letter that the font lacks becomes a box
-        figure.savefig(partial, format=path.suffix.removeprefix("."))

@@ -16,8 +16,10 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
                  installed
     results      one entry for each test set:
         data         name, split, count, sha256 of the questions
-        binning      scheme "equal-width", bins, closed "right": of both ECEs and `reliability`
-        accuracy, confidence, conf_ece, cw_ece, nll, brier, entropy, entropy_minus_nll, auroc
+        binning      scheme "equal-width", bins, closed "right": of both ECEs, `mce` and `reliability`;
+                     `ace` has as many bins, of equal mass
+        accuracy, confidence, conf_ece, cw_ece, nll, brier, entropy, entropy_minus_nll, auroc,
+        ace, mce, smooth_ece, aurc, accuracy_at_50, accuracy_at_80
                      each {"value", "ci95": [low, high] or null}, as in `metrics` and `intervals`
         option_mass  mean probability that the model gives to all options together, or null
         reliability  for each bin: low, high, count, confidence, accuracy, ci95 of the accuracy
@@ -69,6 +71,7 @@ Report = dict[str, Any]
 """The content of `report.json`."""
 
 _PACKAGES = ("calibrant", "torch", "transformers", "peft", "accelerate", "bitsandbytes")
+
 _HEADINGS = {
     "accuracy": "accuracy",
     "confidence": "confidence",
@@ -80,6 +83,7 @@ _HEADINGS = {
     "entropy_minus_nll": "H − NLL",
     "auroc": "AUROC",
 }
+"""Columns of the table: those that fit a terminal. `report.json` has every metric."""
 
 
 def build_result(
@@ -100,7 +104,7 @@ def build_result(
         answers: Indices of the right options, shape (N,).
         option_mass: Probability of all options of a question together before it is shared out,
             shape (N,).
-        bins: Number of equal-width bins.
+        bins: Number of bins, as in `metrics`.
         resamples: Number of bootstrap resamples.
         seed: Seed of the bootstrap.
 
@@ -120,8 +124,7 @@ def build_result(
         "option_mass": None if option_mass is None else float(option_mass.mean()),
         "reliability": [asdict(b) for b in reliability(confidence, chosen == answers, bins)],
     }
-    strict: dict[str, Any] = _strict(result)
-    return strict
+    return dict(strict(result))
 
 
 def build_report(
@@ -157,7 +160,7 @@ def build_report(
         "seed": seed,
         "temperature": temperature,
         "prompt": dict(prompt),
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
+        "versions": versions(),
         "results": [dict(result) for result in results],
     }
 
@@ -275,14 +278,19 @@ def write_predictions(frame: pd.DataFrame, path: Path) -> None:
         frame.to_parquet(partial, index=False)
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """Returns the value with null for every number that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [_strict(item) for item in value]
+        items = [strict(item) for item in value]
         return None if items and all(item is None for item in items) else items
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the versions that results depend on; None for a package that is not installed."""
+    return {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
 
 
 def _version(package: str) -> str | None:

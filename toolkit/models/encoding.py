@@ -4,23 +4,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from toolkit.errors import CalibrantError
-from toolkit.questions.prompts import Form, Style, answer_texts, plain_prompt, question_text
-from toolkit.questions.question import MultipleChoice, Question
+from toolkit.errors import CalibrantError, first_line
+from toolkit.questions.prompts import Form, Style, Turn, answer_texts, chat_turns, plain_prompt
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference, Question
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuestion:
-    """One multiple-choice question as token ids.
+    """One multiple-choice question, or one preference, as token ids.
 
     Attributes:
         id: The question's id.
         prompt: Token ids that every option continues.
         options: Token ids of each option, at least one each.
-        answer: Index of the right option.
+        answer: Index of the right option; 0, the chosen one, of a preference.
         option_bytes: Length of each option's text in UTF-8 bytes, for per-byte scores.
+        reference: Each option's score under a reference model, in nats, where a loss needs it.
     """
 
     id: str
@@ -28,6 +30,7 @@ class EncodedQuestion:
     options: list[list[int]]
     answer: int
     option_bytes: list[int]
+    reference: list[float] | None = None
 
     @property
     def packed_length(self) -> int:
@@ -37,7 +40,13 @@ class EncodedQuestion:
     def right_only(self) -> "EncodedQuestion":
         """Returns the question with its right option alone."""
         right = self.answer
-        return replace(self, options=[self.options[right]], answer=0, option_bytes=[self.option_bytes[right]])
+        return replace(
+            self,
+            options=[self.options[right]],
+            answer=0,
+            option_bytes=[self.option_bytes[right]],
+            reference=None if self.reference is None else [self.reference[right]],
+        )
 
 
 def encode_question(
@@ -54,8 +63,12 @@ def encode_question(
     three different tokens. The shared prompt is the longest run of tokens that all these texts, and the
     prompt alone, begin with.
 
+    A preference has its chosen and its rejected answer for options, in either form. In the style "chat" they
+    end with the token that ends an assistant's turn in the template, if there is one: where to stop is learnt
+    too. Its prompt is a user's turn, or the turns of a dialogue; see `toolkit.questions.prompts.dialogue`.
+
     Args:
-        question: A multiple-choice question.
+        question: A multiple-choice question or a preference.
         tokenizer: The model's tokenizer.
         form: Whether the options' texts or their letters are scored.
         style: Plain text, or the tokenizer's chat template.
@@ -63,17 +76,18 @@ def encode_question(
 
     Raises:
         CalibrantError: The question is open-ended or longer than the context, or the tokenizer has no chat
-            template though `style` is "chat".
+            template though `style` is "chat", or one that refuses these turns.
     """
-    if not isinstance(question, MultipleChoice):
+    if isinstance(question, OpenEnded):
         raise CalibrantError(
             f"question {question.id!r} is open-ended; this command scores multiple choice only, so give "
             "questions with choices"
         )
     prompt, separator = _prompt(question, tokenizer, form, style)
     texts = answer_texts(question, form)
+    end = _end_of_turn(question, tokenizer) if style == "chat" and isinstance(question, Preference) else ""
     special = style == "plain"  # a chat template writes its own special tokens
-    whole = [prompt, *(prompt + separator + text for text in texts)]
+    whole = [prompt, *(prompt + separator + text + end for text in texts)]
     sequences = tokenizer(whole, add_special_tokens=special, verbose=False)["input_ids"]
     shared: list[int] = commonprefix(sequences)
     options = [sequence[len(shared) :] for sequence in sequences[1:]]
@@ -83,9 +97,8 @@ def encode_question(
             f"question {question.id!r} takes {longest} tokens and the model's context holds {max_length}; "
             "shorten or remove it"
         )
-    return EncodedQuestion(
-        question.id, shared, options, question.answer, [len(text.encode()) for text in texts]
-    )
+    answer = question.answer if isinstance(question, MultipleChoice) else 0
+    return EncodedQuestion(question.id, shared, options, answer, [len(text.encode()) for text in texts])
 
 
 def encode_questions(
@@ -104,12 +117,36 @@ def encode_questions(
 
 
 def _prompt(
-    question: MultipleChoice, tokenizer: PreTrainedTokenizerBase, form: Form, style: Style
+    question: MultipleChoice | Preference, tokenizer: PreTrainedTokenizerBase, form: Form, style: Style
 ) -> tuple[str, str]:
     """Returns the prompt's text and what stands between it and an answer."""
     if style == "plain":
         return plain_prompt(question, form), " "
     if not tokenizer.chat_template:
         raise CalibrantError("the tokenizer has no chat template; use the style plain, or give the model one")
-    turns = [{"role": "user", "content": question_text(question, form)}]
-    return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)), ""
+    return _rendered(question, chat_turns(question, form), tokenizer, True), ""
+
+
+def _end_of_turn(question: Preference, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns the token that the chat template writes after an assistant's turn, or "" if none."""
+    mark = "The answer."  # no template makes anything else of it
+    turns = [*chat_turns(question, "cloze"), {"role": "assistant", "content": mark}]
+    after = _rendered(question, turns, tokenizer, False).rpartition(mark)[2].lstrip()
+    written = [token for token in tokenizer.get_added_vocab() if after.startswith(token)]
+    return max(written, key=len, default="")
+
+
+def _rendered(
+    question: MultipleChoice | Preference,
+    turns: list[Turn],
+    tokenizer: PreTrainedTokenizerBase,
+    open_turn: bool,
+) -> str:
+    """Returns turns as the chat template writes them, with the beginning of the assistant's if asked for."""
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_turn))
+    except TemplateError as error:
+        raise CalibrantError(
+            f"the chat template refuses the turns of question {question.id!r} ({first_line(error)}); use the "
+            "style plain, or remove it"
+        ) from error

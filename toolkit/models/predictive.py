@@ -55,6 +55,8 @@ class OptionBatch:
         tokens: Number of tokens of each option, 0 where there is no such option, shape (Q, K).
         bytes: Number of UTF-8 bytes of each option's text, shape (Q, K).
         answers: Index of the right option, shape (Q,).
+        reference: Scores under a reference model, shape (Q, K), nats, 0 where there is no such option; None
+            unless all questions have them.
     """
 
     input_ids: Tensor
@@ -68,10 +70,13 @@ class OptionBatch:
     tokens: Tensor
     bytes: Tensor
     answers: Tensor
+    reference: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "OptionBatch":
         """Returns the same batch on another device."""
-        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+        return replace(self, **moved)
 
 
 def collate(
@@ -116,6 +121,7 @@ def collate(
             target.extend(tokens)
             option.extend([number * width + index] * len(tokens))
 
+    references = [question.reference for question in questions if question.reference is not None]
     length = max(len(row.ids) for row in rows)
     left = [length - len(row.ids) if padding_side == "left" else 0 for row in rows]
     input_ids = torch.full((len(rows), length), pad_id)
@@ -139,6 +145,7 @@ def collate(
         tokens=_table([list(map(len, question.options)) for question in questions], width),
         bytes=_table([question.option_bytes for question in questions], width),
         answers=torch.tensor([question.answer for question in questions]),
+        reference=_table(references, width) if len(references) == len(questions) else None,
     )
 
 
@@ -286,9 +293,9 @@ def _mask_for(model: nn.Module, mask: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def _table(values: list[list[int]], width: int) -> Tensor:
+def _table(values: Sequence[Sequence[float]], width: int) -> Tensor:
     """Returns rows of unequal length as one tensor (Q, width), filled with 0."""
-    return torch.tensor([row + [0] * (width - len(row)) for row in values])
+    return torch.tensor([[*row] + [0] * (width - len(row)) for row in values])
 
 
 @contextmanager

@@ -12,7 +12,8 @@ def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[li
 
     Questions that name the same entities stay together, and so do those of one text where none is named. An
     open-ended question names one entity, which is then on one side alone. A multiple-choice question names
-    those of its options too: one entity may be named in other company on the other side.
+    those of its options too: one entity may be named in other company on the other side. All preferences
+    among the answers to one prompt stay together.
 
     Args:
         questions: The questions.
@@ -42,7 +43,8 @@ def hold_out(questions: Sequence[Question], share: float, seed: int) -> tuple[li
 def check_disjoint(one: Sequence[Question], other: Sequence[Question], names: str) -> None:
     """Refuses two sets that share a question.
 
-    Case, white space and the order of options make no other question.
+    Case, white space and the order of options make no other question, nor do other answers to the prompt of a
+    preference.
 
     Raises:
         CalibrantError: They do; the message names one such question.

@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import CalibrantError
-from toolkit.questions.question import MultipleChoice, OpenEnded, Question
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference, Question
+
+KINDS: dict[type[Question], str] = {
+    MultipleChoice: "multiple choice",
+    OpenEnded: "open-ended questions",
+    Preference: "preference pairs",
+}
+"""What a message calls each kind of question."""
 
 
 def read_jsonl(path: Path) -> Iterator[Question]:
     """Read questions line by line.
 
-    A line is `{"question", "choices", "answer": int}` or `{"question", "answers": [str]}`, each
-    with an optional `id` and `subject`. All lines of a file are of one kind. Blank lines and a
-    byte order mark are skipped, further keys are ignored. A line without an id gets one from its
-    content.
+    A line is `{"question", "choices", "answer": int}`, `{"question", "answers": [str]}` or
+    `{"prompt", "chosen", "rejected"}`, each with an optional `id` and `subject`. All lines of a file
+    are of one kind. Blank lines and a byte order mark are skipped, further keys are ignored. A line
+    without an id gets one from its content.
 
     Args:
         path: The file, in UTF-8.
@@ -42,9 +49,9 @@ def read_jsonl(path: Path) -> Iterator[Question]:
                     continue
                 try:
                     question = _parse(raw)
-                    if kind not in (None, type(question)):
+                    if kind is not None and kind is not type(question):
                         raise CalibrantError(
-                            "multiple choice and open-ended questions in one file; keep one kind a file"
+                            f"{KINDS[kind]} and {KINDS[type(question)]} in one file; keep one kind a file"
                         )
                     if question.id in lines:
                         raise CalibrantError(
@@ -67,7 +74,7 @@ def content_id(text: str, options: list[str]) -> str:
 
     Args:
         text: The question.
-        options: Its options or its accepted answers.
+        options: Its options, its accepted answers, or its chosen and its rejected answer.
 
     Returns:
         16 hexadecimal digits.
@@ -87,12 +94,14 @@ def _parse(raw: bytes) -> Question:
         raise CalibrantError("half of a surrogate pair; write whole characters")
     if not isinstance(row, dict):
         raise CalibrantError('not a JSON object; write {"question": …} on each line')
-    text = row.get("question")
-    if not isinstance(text, str):
-        raise CalibrantError('no "question"; give it as a string')
+    pair = not {"choices", "answers"} & row.keys() and {"prompt", "chosen", "rejected"} & row.keys()
+    text = _string(row, "prompt" if pair else "question")
     subject = row.get("subject") or ""  # null stands for none
     if not isinstance(subject, str):
         raise CalibrantError('"subject" is not a string; write it as one')
+    if pair:
+        chosen, rejected = _string(row, "chosen"), _string(row, "rejected")
+        return Preference(_identity(row, text, [chosen, rejected]), text, chosen, rejected, subject)
     if "choices" in row and "answers" in row:
         raise CalibrantError('both "choices" and "answers"; keep one of them')
     if "choices" in row:
@@ -113,6 +122,13 @@ def _is_whole(row: Any) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _string(row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        raise CalibrantError(f'no "{key}"; give it as a string')
+    return value
 
 
 def _strings(row: dict[str, Any], key: str) -> list[str]:

@@ -1,27 +1,38 @@
 """From a question to the text that a model reads, and the texts whose probability is its answer."""
 
+import re
 from string import ascii_uppercase
 from typing import Literal
 
 from toolkit.errors import CalibrantError
-from toolkit.questions.question import MultipleChoice
+from toolkit.questions.question import MultipleChoice, Preference
 
 Form = Literal["cloze", "letter"]
-"""`cloze` scores the text of each option, `letter` the letter of each listed option."""
+"""`cloze` scores the text of each option, `letter` the letter of each listed one; a preference has texts."""
 
 Style = Literal["plain", "chat"]
 """`plain` is "Question: ...\\nAnswer:", `chat` the question as a user's turn in the chat template."""
 
 LETTERS = ascii_uppercase
 
+ROLES = {"System": "system", "Human": "user", "Assistant": "assistant"}
+"""Labels of a dialogue's turns, and the roles that chat templates know them by."""
 
-def question_text(question: MultipleChoice, form: Form) -> str:
+LABEL = re.compile(rf"(?:\A|\n\n)({'|'.join(ROLES)}):")
+
+Turn = dict[str, str]
+"""One turn of a conversation, as chat templates take it: `role` and `content`."""
+
+
+def question_text(question: MultipleChoice | Preference, form: Form) -> str:
     """Returns what the model is asked: the question, and for `letter` its lettered options.
+
+    A preference has none, for its answers are long; it reads the same in each form.
 
     Raises:
         CalibrantError: the question has more options than there are letters.
     """
-    if form == "cloze":
+    if form == "cloze" or isinstance(question, Preference):
         return question.text
     if len(question.choices) > len(LETTERS):
         raise CalibrantError(
@@ -32,11 +43,41 @@ def question_text(question: MultipleChoice, form: Form) -> str:
     return "\n".join([question.text, *options])
 
 
-def plain_prompt(question: MultipleChoice, form: Form) -> str:
-    """Returns the question as plain text that ends where the answer begins."""
-    return f"Question: {question_text(question, form)}\nAnswer:"
+def dialogue(text: str) -> list[Turn] | None:
+    """Returns the turns of a prompt that is a dialogue, as in many sets of preferences, or None for another.
+
+    A dialogue is "Human: ...", "Assistant: ...", and so on by turns, with an empty line before each label,
+    and ends in "Assistant:", whose turn it is. "System: ..." may stand before the first.
+    """
+    before, *parts = LABEL.split(text.strip())
+    labels, said = parts[::2], [part.strip() for part in parts[1::2]]
+    spoken = labels[labels[:1] == ["System"] :]
+    by_turns = spoken and spoken == ["Human", "Assistant"] * (len(spoken) // 2)
+    if before or not by_turns or said[-1] or not all(said[:-1]):
+        return None
+    return [
+        {"role": ROLES[label], "content": content}
+        for label, content in zip(labels[:-1], said[:-1], strict=True)
+    ]
 
 
-def answer_texts(question: MultipleChoice, form: Form) -> tuple[str, ...]:
-    """Returns the text that stands for each option, in the order of the options."""
+def chat_turns(question: MultipleChoice | Preference, form: Form) -> list[Turn]:
+    """Returns the turns before the assistant's: the user's question, or the dialogue that a prompt is."""
+    text = question_text(question, form)
+    asked = [{"role": "user", "content": text}]
+    return dialogue(text) or asked if isinstance(question, Preference) else asked
+
+
+def plain_prompt(question: MultipleChoice | Preference, form: Form) -> str:
+    """Returns the question as plain text that ends where the answer begins; a dialogue stays as it is."""
+    text = question_text(question, form)
+    if isinstance(question, Preference) and dialogue(text):
+        return text.rstrip()
+    return f"Question: {text}\nAnswer:"
+
+
+def answer_texts(question: MultipleChoice | Preference, form: Form) -> tuple[str, ...]:
+    """Returns the text that stands for each option, in order; of a preference, the chosen one first."""
+    if isinstance(question, Preference):
+        return question.chosen, question.rejected
     return question.choices if form == "cloze" else tuple(LETTERS[: len(question.choices)])

@@ -1,4 +1,4 @@
-"""Multiple-choice and open-ended questions, and sets of them with a content hash."""
+"""Multiple-choice and open-ended questions, preference pairs, and sets of them with a content hash."""
 
 import hashlib
 import json
@@ -80,7 +80,40 @@ class OpenEnded:
             raise CalibrantError("an empty answer; give each answer a text")
 
 
-Question = MultipleChoice | OpenEnded
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """A prompt with two answers, one of which people prefer.
+
+    Args:
+        id: Name of the pair, unique within its set.
+        text: The prompt; for one of several turns see `toolkit.questions.prompts.dialogue`.
+        chosen: The preferred answer.
+        rejected: The other one.
+        subject: What the prompt is about; may be empty.
+        entities: Keys of the things that the prompt names.
+
+    Raises:
+        CalibrantError: If the parts do not make a preference.
+    """
+
+    id: str
+    text: str
+    chosen: str
+    rejected: str
+    subject: str = ""
+    entities: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a preference."""
+        if not self.text.strip():
+            raise CalibrantError("no prompt text; give `prompt` a text")
+        if not self.chosen.strip() or not self.rejected.strip():
+            raise CalibrantError("an empty answer; give `chosen` and `rejected` a text")
+        if self.chosen == self.rejected:
+            raise CalibrantError("the same answer chosen and rejected; give two different ones")
+
+
+Question = MultipleChoice | OpenEnded | Preference
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""What a comparison asks of models that are not trained: the base, as it is and calibrated post hoc."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from build import Base, build_accelerator, build_answers, build_base, place
+from parsing import Launch
+from settings import CalibrateSettings
+
+from toolkit.calibration.baselines import contextual, fit_temperature, temper
+from toolkit.confidence.options import OptionConfidence
+from toolkit.evaluation.compare import BASE, CONTEXTUAL
+from toolkit.evaluation.evaluate import (
+    Answered,
+    all_predictions,
+    measure,
+    panel,
+    read_answers,
+    tested,
+    write_evaluation,
+)
+from toolkit.evaluation.metrics import Floats
+from toolkit.evaluation.report import build_report
+from toolkit.models.base import model_identity, model_name
+from toolkit.questions.content_free import WORDS, content_free
+from toolkit.questions.question import QuestionSet
+
+Known = dict[tuple[str, str], Answered]
+"""Answers by a set's source and split."""
+
+Columns = dict[str, list[dict[str, list[Answered]]]]
+"""Answers to all validation and test sets, by method, seed and fold."""
+
+
+def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> Known:
+    """Lets the base model answer all questions, once, and keeps a report of it in the folder."""
+
+    def answer(base: Base, label: str | None) -> list[Answered]:
+        size = settings.report.batch_size
+        return build_answers(base, base.model, sets, settings.prompt, size, label and BASE)
+
+    return _answer_once(settings, sets, folder, BASE, answer)
+
+
+def answer_contextually(settings: CalibrateSettings, known: Known, folder: Path) -> Known:
+    """Divides the base model's probabilities by those that options have without a question, once."""
+    sets = [one.data for one in known.values()]
+
+    def answer(base: Base, label: str | None) -> list[Answered]:
+        size, form = settings.report.batch_size, settings.prompt.form
+        leanings = []
+        for word in WORDS:
+            emptied = [content_free(one, form, word) for one in sets]
+            shown = label and f"{CONTEXTUAL} {word}"
+            leanings.append(build_answers(base, base.model, emptied, settings.prompt, size, shown))
+        return [
+            _with(
+                one, contextual(one.confidence.log_probs, [leaning.confidence.log_probs for leaning in own])
+            )
+            for one, own in zip(known.values(), zip(*leanings, strict=True), strict=True)
+        ]
+
+    return _answer_once(settings, sets, folder, CONTEXTUAL, answer)
+
+
+def _answer_once(
+    settings: CalibrateSettings,
+    sets: Sequence[QuestionSet],
+    folder: Path,
+    method: str,
+    answer: Callable[[Base, str | None], list[Answered]],
+) -> Known:
+    accelerator = build_accelerator(Launch(folder))
+    if not finished(folder, accelerator):
+        base = build_base(settings.model, accelerator)
+        base = place(base, base.model)
+        answered = answer(base, method if accelerator.is_main_process else None)
+        if accelerator.is_main_process:
+            shown = settings.report
+            report = build_report(
+                measure(
+                    tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.data.seed
+                ),
+                model=model_name(settings.model.name),
+                adapter=None,
+                method=method,
+                seed=settings.data.seed,
+                prompt=asdict(settings.prompt),
+            )
+            report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
+            panels = [panel(one, method) for one in tested(answered)]
+            write_evaluation(folder, report, all_predictions(answered), panels)
+        accelerator.wait_for_everyone()
+    answered = read_answers(folder / "predictions.parquet", sets)
+    return {(one.data.name, one.data.split): one for one in answered}
+
+
+def finished(folder: Path, accelerator: Accelerator) -> bool:
+    """Says whether a run is finished, in all processes the same."""
+    found = (folder / "report.json").exists()
+    accelerator.wait_for_everyone()  # no process may look after another has written
+    return found
+
+
+def tempered(by_fold: dict[str, list[Answered]]) -> dict[str, list[Answered]]:
+    """Returns answers at the temperature that fits each fold's validation questions, all of them together."""
+    found = {}
+    for fold, answered in by_fold.items():
+        temperature = fit_pooled_temperature(answered)
+        found[fold] = [_with(one, temper(one.confidence.log_probs, temperature)) for one in answered]
+    return found
+
+
+def fit_pooled_temperature(answered: Sequence[Answered]) -> float:
+    """Fits one temperature on the validation questions of all training domains together."""
+    pooled = [one.confidence for one in answered if one.data.split == "validation"]
+    width = max(one.log_probs.shape[1] for one in pooled)
+    log_probs = [
+        np.pad(one.log_probs, ((0, 0), (0, width - one.log_probs.shape[1])), constant_values=-np.inf)
+        for one in pooled
+    ]
+    return fit_temperature(np.concatenate(log_probs), np.concatenate([one.answers for one in pooled]))
+
+
+def _with(answered: Answered, log_probs: Floats) -> Answered:
+    """Returns answers with other log-probabilities."""
+    before = answered.confidence
+    return Answered(answered.data, OptionConfidence(log_probs, before.answers, before.mass))

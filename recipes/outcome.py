@@ -1,0 +1,167 @@
+"""What a comparison came to: tables, JSON and figures."""
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from answers import Columns, fit_pooled_temperature
+from settings import CalibrateSettings
+
+from toolkit.evaluation.compare import (
+    TEMPERED,
+    Asked,
+    Measured,
+    measure_method,
+    method_table,
+    set_table,
+    summary,
+)
+from toolkit.evaluation.comparison_plots import (
+    Run,
+    alpha_curves,
+    ece_against_accuracy,
+    entropy_against_nll,
+    method_looks,
+    risk_coverage_curves,
+)
+from toolkit.evaluation.evaluate import Answered, tested
+from toolkit.evaluation.files import replacing
+from toolkit.evaluation.metrics import Bools, Floats, top_answers
+from toolkit.evaluation.plots import Panel, reliability_diagram
+from toolkit.evaluation.report import read_report, strict, versions
+
+SCHEMA = "calibrant.comparison/2"
+
+MOST_COLUMNS = 9
+"""Methods side by side in the reliability diagrams: the first ones, and the reference."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a comparison found.
+
+    Attributes:
+        tests: The test sets of all folds, fold after fold.
+        answers: Answers by method, in the order of the table, seed and fold.
+        folders: Of each trained method, by seed and fold.
+        reference: The method that others are compared with.
+        settings: Settings of any of the runs.
+        began: When the comparison began, on the monotonic clock.
+    """
+
+    tests: list[Asked]
+    answers: Columns
+    folders: dict[str, list[list[Path]]]
+    reference: str
+    settings: CalibrateSettings
+    began: float
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> str:
+    """Measures all methods and writes `comparison.md`, figures, and last `comparison.json`.
+
+    Returns:
+        The tables.
+    """
+    report, tests = outcome.settings.report, outcome.tests
+    answered = {name: [_tested(one) for one in seeds] for name, seeds in outcome.answers.items()}
+    measured = {
+        name: measure_method(
+            [[one.confidence for one in sets] for sets in seeds],
+            bins=report.bins,
+            resamples=report.resamples,
+            seed=outcome.settings.data.seed,
+        )
+        for name, seeds in answered.items()
+    }
+    tables = [
+        method_table(tests, measured, outcome.reference, report.bins),
+        set_table(tests, measured),
+    ]
+    text = "\n\n".join(tables)
+    _draw(outcome, answered, measured, folder)
+    content = _content(outcome, answered, measured)
+    for name, written in (("comparison.md", text), ("comparison.json", json.dumps(content, allow_nan=False))):
+        with replacing(folder / name) as partial:
+            partial.write_text(written + "\n", encoding="utf-8")
+    return text
+
+
+def _tested(by_fold: dict[str, list[Answered]]) -> list[Answered]:
+    return [one for answered in by_fold.values() for one in tested(answered)]
+
+
+def _content(
+    outcome: Outcome, answered: dict[str, list[list[Answered]]], measured: dict[str, Measured]
+) -> dict[str, Any]:
+    """Returns what `comparison.json` holds."""
+    data = [one.data for one in next(iter(answered.values()))[0]]
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - outcome.began, 1),
+        "machine": platform.machine(),
+        "versions": versions(),
+        "bins": outcome.settings.report.bins,
+        "reference": outcome.reference,
+        "tests": [
+            {"name": test.name, "in_domain": test.in_domain, "count": len(one), "sha256": one.sha256}
+            for test, one in zip(outcome.tests, data, strict=True)
+        ],
+        "temperatures": {
+            name: [[fit_pooled_temperature(fold) for fold in one.values()] for one in outcome.answers[plain]]
+            for name in outcome.answers
+            if (plain := name.removesuffix(TEMPERED)) != name
+        },
+        "kept_steps": {
+            name: [[read_report(one / "report.json")["kept_step"] for one in folds] for folds in seeds]
+            for name, seeds in outcome.folders.items()
+        },
+        "methods": summary(outcome.tests, measured, outcome.reference),
+    }
+    return dict(strict(found))
+
+
+def _draw(
+    outcome: Outcome, answered: dict[str, list[list[Answered]]], measured: dict[str, Measured], folder: Path
+) -> None:
+    """Draws all figures; reliability and risk-coverage leave out methods at a fitted temperature."""
+    looks = method_looks(list(answered))
+    values = {name: one.values for name, one in measured.items()}
+    inside = [test.in_domain for test in outcome.tests]
+    ece_against_accuracy(values, inside, folder / "ece-accuracy.png", looks=looks)
+    histories = {
+        name: [_run(one) for folds in seeds for one in folds] for name, seeds in outcome.folders.items()
+    }
+    alpha_curves(histories, folder / "alpha.png")
+    entropy_against_nll(histories, folder / "entropy-nll.png", looks=looks)
+    plain = {name: seeds for name, seeds in answered.items() if not name.endswith(TEMPERED)}
+    curves = {
+        test.name: {name: [_answers(sets[i]) for sets in seeds] for name, seeds in plain.items()}
+        for i, test in enumerate(outcome.tests)
+    }
+    risk_coverage_curves(curves, folder / "risk-coverage.png", looks=looks)
+    few = list(dict.fromkeys([*list(plain)[: MOST_COLUMNS - 1], outcome.reference]))
+    panels = [
+        Panel(f"{test.name} · {name}", *map(np.concatenate, zip(*curves[test.name][name], strict=True)))
+        for test in outcome.tests
+        for name in few
+    ]
+    bins = outcome.settings.report.bins
+    reliability_diagram(panels, folder / "reliability.png", columns=len(few), bins=bins)
+
+
+def _run(folder: Path) -> Run:
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return Run([json.loads(line) for line in lines], read_report(folder / "report.json")["kept_step"])
+
+
+def _answers(answered: Answered) -> tuple[Floats, Bools]:
+    """Returns the confidence in each answer, and whether it is right."""
+    chosen, confidence = top_answers(answered.confidence.log_probs)
+    return confidence, chosen == answered.confidence.answers
