@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
-from build import Base, build_accelerator, build_answers, build_base, place
-from parsing import Launch
-from settings import CalibrateSettings
+from build import Base, build_answers, build_base, place
+from settings import CalibrateSettings, ModelSettings
 
 from toolkit.calibration.baselines import contextual, fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
@@ -25,6 +24,7 @@ from toolkit.evaluation.evaluate import (
 from toolkit.evaluation.metrics import Floats
 from toolkit.evaluation.report import build_report
 from toolkit.models.base import model_identity, model_name
+from toolkit.models.sharding import is_sharded
 from toolkit.questions.content_free import WORDS, content_free
 from toolkit.questions.question import QuestionSet
 
@@ -35,17 +35,36 @@ Columns = dict[str, list[dict[str, list[Answered]]]]
 """Answers to all validation and test sets, by method, seed and fold."""
 
 
-def answer_base(settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path) -> Known:
+class Loaded:
+    """The base model that a comparison used last, so that it is not loaded again for every run."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self._settings: ModelSettings | None = None
+        self._base: Base | None = None
+
+    def base(self, settings: ModelSettings) -> Base:
+        """Returns the base model; one that is sharded is loaded each time, for it cannot be put back."""
+        if self._base is None or self._settings != settings or is_sharded(self.accelerator):
+            self._base = None  # before the next one takes memory
+            self._base = build_base(settings, self.accelerator)
+            self._settings = settings
+        return self._base
+
+
+def answer_base(
+    settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path, loaded: Loaded
+) -> Known:
     """Lets the base model answer all questions, once, and keeps a report of it in the folder."""
 
     def answer(base: Base, label: str | None) -> list[Answered]:
         size = settings.report.batch_size
         return build_answers(base, base.model, sets, settings.prompt, size, label and BASE)
 
-    return _answer_once(settings, sets, folder, BASE, answer)
+    return _answer_once(settings, sets, folder, loaded, BASE, answer)
 
 
-def answer_contextually(settings: CalibrateSettings, known: Known, folder: Path) -> Known:
+def answer_contextually(settings: CalibrateSettings, known: Known, folder: Path, loaded: Loaded) -> Known:
     """Divides the base model's probabilities by those that options have without a question, once."""
     sets = [one.data for one in known.values()]
 
@@ -63,19 +82,20 @@ def answer_contextually(settings: CalibrateSettings, known: Known, folder: Path)
             for one, own in zip(known.values(), zip(*leanings, strict=True), strict=True)
         ]
 
-    return _answer_once(settings, sets, folder, CONTEXTUAL, answer)
+    return _answer_once(settings, sets, folder, loaded, CONTEXTUAL, answer)
 
 
 def _answer_once(
     settings: CalibrateSettings,
     sets: Sequence[QuestionSet],
     folder: Path,
+    loaded: Loaded,
     method: str,
     answer: Callable[[Base, str | None], list[Answered]],
 ) -> Known:
-    accelerator = build_accelerator(Launch(folder))
+    accelerator = loaded.accelerator
     if not finished(folder, accelerator):
-        base = build_base(settings.model, accelerator)
+        base = loaded.base(settings.model)
         base = place(base, base.model)
         answered = answer(base, method if accelerator.is_main_process else None)
         if accelerator.is_main_process:

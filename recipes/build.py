@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -19,8 +19,9 @@ from toolkit.evaluation.evaluate import Answered, answer_sets
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.base import context_length, load_model, parse_dtype
 from toolkit.models.encoding import EncodedQuestion, encode_questions
-from toolkit.models.layout import choose_layout
+from toolkit.models.layout import choose_layout, choose_prefix
 from toolkit.models.predictive import Layout
+from toolkit.models.prefix import FrozenPrefix
 from toolkit.models.sharding import check_engine, is_sharded, load_whole, shard_base
 from toolkit.questions.heldout import check_disjoint, hold_out
 from toolkit.questions.question import Preference, Question, QuestionSet
@@ -39,6 +40,8 @@ class Base:
         max_length: Its context, in tokens.
         layout: How options are laid out for it.
         accelerator: Its device, and the processes that share the work.
+        prefix: Its frozen layers, where what they make of texts is kept.
+        prefixes: All such, by the number of layers; adapters that come after one another share them.
     """
 
     model: PreTrainedModel
@@ -46,6 +49,8 @@ class Base:
     max_length: int
     layout: Layout
     accelerator: Accelerator
+    prefix: FrozenPrefix | None = None
+    prefixes: dict[int, FrozenPrefix] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,21 +104,27 @@ def build_base(settings: ModelSettings, accelerator: Accelerator) -> Base:
     return Base(model, tokenizer, context_length(model, tokenizer), "separate", accelerator)
 
 
-def place(base: Base, model: PreTrainedModel | PeftModel) -> Base:
-    """Shards the model if the launch says so, and finds out whether it takes packed options.
+def place(base: Base, model: PreTrainedModel | PeftModel, kept_bytes: int = 0) -> Base:
+    """Shards the model if the launch says so, and finds out how questions are best laid out for it.
 
     Args:
         base: The base.
         model: The base itself, or with the adapters that it will have.
+        kept_bytes: How much of what the layers below the adapters make of texts may be kept.
     """
     shard_base(model, base.accelerator)
-    layout = choose_layout(model, base.model.config.vocab_size)
+    vocabulary = base.model.config.vocab_size
+    layout = choose_layout(model, vocabulary)
     if layout == "separate":
         logger.warning(
             "%s does not take packed options: each option gets a pass of its own, which is slower",
             base.model.config.model_type,
         )
-    return replace(base, layout=layout)
+    prefix = None
+    if kept_bytes and not is_sharded(base.accelerator):
+        prefix = choose_prefix(model, vocabulary, layout, kept_bytes)
+        prefix = prefix and base.prefixes.setdefault(len(prefix.layers), prefix)
+    return replace(base, layout=layout, prefix=prefix)
 
 
 def build_data(settings: DataSettings) -> Data:
@@ -203,4 +214,5 @@ def build_answers(
         batch_size=batch_size,
         label=label,
         accelerator=base.accelerator,
+        prefix=base.prefix,
     )

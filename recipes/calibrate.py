@@ -12,6 +12,7 @@ from typing import Any
 
 from accelerate import PartialState
 from build import (
+    Base,
     Data,
     build_accelerator,
     build_answers,
@@ -46,7 +47,7 @@ from toolkit.calibration.training import train
 from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, tested, write_evaluation
 from toolkit.evaluation.plots import training_curves
 from toolkit.evaluation.report import Report, build_report, format_table
-from toolkit.models.adapters import THETA, activate, base_only, check_moved, save_adapter
+from toolkit.models.adapters import THETA, activate, base_only, check_moved, detach, save_adapter
 from toolkit.models.adjustment import Adjustment, save_adjustment
 from toolkit.models.base import model_identity
 from toolkit.publishing.card import write_card
@@ -54,7 +55,10 @@ from toolkit.questions.question import QuestionSet
 
 
 def calibrate(
-    settings: CalibrateSettings, launch: Launch, before: Sequence[Answered] | None = None
+    settings: CalibrateSettings,
+    launch: Launch,
+    before: Sequence[Answered] | None = None,
+    loaded: Base | None = None,
 ) -> Report:
     """Runs one training run from its settings to its finished folder.
 
@@ -62,6 +66,7 @@ def calibrate(
         settings: All settings.
         launch: The finished adapter's folder, in which an unfinished run is resumed, and the tracker.
         before: The base model's answers to the validation and test questions, where they are known.
+        loaded: The base model, where it is loaded already; it ends as it came.
 
     Returns:
         The adapter's report.
@@ -75,7 +80,7 @@ def calibrate(
     with open_run(folder, given, finished="report.json", active=main, resume=resume):
         data = build_data(settings.data)
         check_levels(data, settings)
-        base = build_base(settings.model, accelerator)
+        base = loaded or build_base(settings.model, accelerator)
         encode = build_encoder(base, settings.prompt)
         validation = encode([question for one in data.validation for question in one])
         lower, upper = encode(data.lower), encode(data.upper)
@@ -88,9 +93,9 @@ def calibrate(
             upper = [question.right_only() for question in upper]
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
         model = build_adapter(base, settings)
-        base = place(base, model)
+        base = place(base, model, settings.training.prefix_cache << 20)
         lower = build_lower(lower, model, base, settings)
-        problem = build_problem(model, settings, accelerator)
+        problem = build_problem(model, base, settings)
         run = build_run(model, problem, settings)
         view = build_view(run, problem)
         shown = {key: str(value) for key, value in flat(asdict(settings)).items()}
@@ -134,6 +139,7 @@ def calibrate(
             write_card(folder, report, settings.calm.predictive)
             _write_figures_and_report(folder, method, report, before, after)
             remove_checkpoints(folder / "checkpoints")
+        detach(model)
         accelerator.wait_for_everyone()
     return report
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 from accelerate import PartialState
-from answers import Columns, answer_base, answer_contextually, finished, tempered
+from answers import Columns, Loaded, answer_base, answer_contextually, finished, tempered
 from build import Data, build_accelerator, build_data, seen
 from calibrate import calibrate
 from outcome import Outcome, write_outcome
@@ -62,10 +62,11 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
         folds = {fold: (run, build_data(run.data)) for (fold, _, _), run in runs.items()}
         sets = {fold: [*data.validation, *data.test] for fold, (_, data) in folds.items()}
         every = union(one for own in sets.values() for one in own)
-        known = {name: answer_base(run, every, folder / name) for name, run in bases.items()}
+        loaded = Loaded(accelerator)
+        known = {name: answer_base(run, every, folder / name, loaded) for name, run in bases.items()}
         if settings.contextual:
             name, run = next(iter(bases.items()))
-            known[CONTEXTUAL] = answer_contextually(run, known[name], folder / CONTEXTUAL)
+            known[CONTEXTUAL] = answer_contextually(run, known[name], folder / CONTEXTUAL, loaded)
         answers: Columns = {
             name: [{fold: [found[one.name, one.split] for one in own] for fold, own in sets.items()}]
             for name, found in known.items()
@@ -76,7 +77,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
                 if main:
                     print(f"run {number} of {len(runs)}: {folder_name(fold, name, seed)}", file=sys.stderr)
                 before = answers[base_name(run, kinds)][0][fold]
-                calibrate(run, Launch(target), before=before)
+                calibrate(run, Launch(target), before=before, loaded=loaded.base(run.model))
             by_seed = answers.setdefault(name, [{} for _ in settings.seeds])
             found = read_answers(target / "predictions.parquet", sets[fold])
             by_seed[settings.seeds.index(seed)][fold] = found

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from accelerate import Accelerator
 from build import Base, Data
 from peft import PeftModel
 from settings import CalibrateSettings, CalmSettings
@@ -92,9 +91,7 @@ def build_adapter(base: Base, settings: CalibrateSettings) -> PeftModel:
     return model.train()  # dropout and checkpointing act in training from the first step on
 
 
-def build_problem(
-    model: PeftModel, settings: CalibrateSettings, accelerator: Accelerator
-) -> CalibrationProblem:
+def build_problem(model: PeftModel, base: Base, settings: CalibrateSettings) -> CalibrationProblem:
     """Returns L and F of this model."""
     calm = settings.calm
     try:
@@ -116,7 +113,8 @@ def build_problem(
         loss=build_loss(settings, bins),
         recent=entropy_and_nll(calm.memory),
         bins=bins,
-        reduce=lambda tensor: accelerator.reduce(tensor, "sum"),
+        prefix=base.prefix,
+        reduce=lambda tensor: base.accelerator.reduce(tensor, "sum"),
     )
 
 
@@ -207,6 +205,7 @@ def build_lower(
         batch_size=settings.training.micro_batch_size,
         pad_id=base.tokenizer.pad_token_id or 0,
         description="reference" if base.accelerator.is_main_process else None,
+        prefix=base.prefix,
     )
 
 
@@ -299,6 +298,7 @@ def build_validation(
             batch_size=settings.report.batch_size,
             pad_id=base.tokenizer.pad_token_id or 0,
             accelerator=base.accelerator,
+            prefix=base.prefix,
         )
         values = metrics(found.log_probs, found.answers, settings.report.bins)
         names = ("accuracy", "confidence", "conf_ece", "nll", "entropy")

@@ -1,4 +1,20 @@
-"""What a comparison came to: tables, JSON and figures."""
+"""What a comparison came to: tables, JSON and figures.
+
+`comparison.json` has these keys; a number that does not exist is null.
+
+    schema        "calibrant.comparison/2"
+    created       UTC time, ISO 8601
+    seconds       of the command that finished the comparison; after a kill, those of the last one
+    machine       the processor's architecture
+    versions      as in `toolkit.evaluation.report`
+    bins          equal-width bins of the calibration errors
+    reference     the method that differences are taken to
+    tests         name, in_domain, count and sha256 of each test set
+    temperatures  of each method + T: for each seed, one for each fold
+    kept_steps    of each trained method: for each seed, one for each fold
+    methods       for each method, test set and mean over a kind of test sets: every metric, as `summary` in
+                  `toolkit.evaluation.compare` describes it
+"""
 
 import json
 import platform

@@ -209,6 +209,8 @@ class TrainingSettings:
         micro_batch_size: Questions a forward pass; smaller takes less memory and gives the same result.
         gradient_checkpointing: Keep only each layer's input and compute the rest again in the backward pass:
             far less memory, about a third more time.
+        prefix_cache: MiB for what the layers below the first adapted one make of texts, so that a text which
+            comes again starts there; the result is the same. 0 keeps nothing.
         length_window: Batches among which questions are sorted by length, so that less is padded.
         learning_rate: Peak learning rate of θ.
         warmup_steps: Steps of linear warm-up.
@@ -226,6 +228,7 @@ class TrainingSettings:
     batch_size: PositiveInt = 8
     micro_batch_size: PositiveInt = 8
     gradient_checkpointing: bool = False
+    prefix_cache: NonNegativeInt = 1024
     length_window: PositiveInt = 1
     learning_rate: NonNegativeFloat = 3e-4
     warmup_steps: NonNegativeInt = 5

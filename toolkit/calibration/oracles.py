@@ -22,6 +22,7 @@ from toolkit.models.predictive import (
     predictive,
     vocabulary_log_probs,
 )
+from toolkit.models.prefix import FrozenPrefix
 from toolkit.models.quantization import compute_dtype
 
 Level = Literal["options", "tokens"]
@@ -56,6 +57,7 @@ class CalibrationProblem:
         loss: The lower level's loss.
         recent: Running mean entropy and NLL of the held-out questions, by which an objective may decide.
         bins: Running accuracy of each bin of confidence, for a loss that uses it.
+        prefix: The model's frozen layers, which need not run again on texts that they know.
         reduce: Sums a tensor over all processes.
     """
 
@@ -70,6 +72,7 @@ class CalibrationProblem:
     loss: BatchLoss = lambda log_probs, answers, batch: cross_entropy(log_probs, answers)
     recent: RunningMeans = field(default_factory=lambda: entropy_and_nll(0.0))
     bins: RunningMeans | None = None
+    prefix: FrozenPrefix | None = None
     reduce: Callable[[Tensor], Tensor] = lambda tensor: tensor
     _names: dict[int, str] = field(init=False, repr=False)
 
@@ -164,7 +167,7 @@ class CalibrationProblem:
         sums: list[Tensor] = []
         for batch in batches:
             with torch.set_grad_enabled(wrt != "alpha"):
-                logits = predictive(self.model, batch)
+                logits = predictive(self.model, batch, self.prefix)
             with torch.enable_grad():
                 found = terms(batch, logits, alpha)
             if found[0].requires_grad:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from toolkit.models.adapters import base_only
 from toolkit.models.encoding import EncodedQuestion
 from toolkit.models.predictive import Layout, Score, collate, option_scores, predictive
+from toolkit.models.prefix import FrozenPrefix
 
 
 def dpo(log_probs: Tensor, answers: Tensor, reference: Tensor | None, beta: float) -> Tensor:
@@ -52,6 +53,7 @@ def with_reference(
     batch_size: int = 16,
     pad_id: int = 0,
     description: str | None = None,
+    prefix: FrozenPrefix | None = None,
 ) -> list[EncodedQuestion]:
     """Scores all options once under the base, its adapters off, and notes that as their reference.
 
@@ -66,6 +68,7 @@ def with_reference(
         batch_size: Questions a forward pass.
         pad_id: Fills the rows.
         description: Label of a progress bar; no bar without one.
+        prefix: The model's frozen layers, which need not run again on texts that they know.
 
     Returns:
         The same questions, in the order given, each with its `reference`.
@@ -80,7 +83,7 @@ def with_reference(
         with base_only(model):
             for chunk in tqdm(chunks, desc=description, unit="batch", disable=description is None):
                 batch = collate([found[i] for i in chunk], layout=layout, pad_id=pad_id).to(device)
-                scores = option_scores(predictive(model, batch), batch, score=score).tolist()
+                scores = option_scores(predictive(model, batch, prefix), batch, score=score).tolist()
                 for i, row in zip(chunk, scores, strict=True):
                     found[i] = replace(found[i], reference=row[: len(found[i].options)])
     finally:

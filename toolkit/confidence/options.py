@@ -15,6 +15,7 @@ from tqdm import tqdm
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.encoding import EncodedQuestion
 from toolkit.models.predictive import Layout, Score, collate, normalised, option_scores, predictive
+from toolkit.models.prefix import FrozenPrefix
 
 Scored = tuple[list[int], NDArray[np.float64], NDArray[np.float32]]
 """Indices of some questions, their options' log-probabilities (n, K), and the options' mass (n,)."""
@@ -48,6 +49,7 @@ def option_confidence(
     pad_id: int = 0,
     description: str | None = None,
     accelerator: Accelerator | None = None,
+    prefix: FrozenPrefix | None = None,
 ) -> OptionConfidence:
     """Scores the options of many questions, most tokens first, and returns them in the order given.
 
@@ -62,6 +64,7 @@ def option_confidence(
         description: Label of a progress bar; no bar without one.
         accelerator: The processes that share the questions; every one gets the confidence in all of them.
             Without it this process scores all.
+        prefix: The model's frozen layers, which need not run again on texts that they know.
     """
     device = next(model.parameters()).device
     if adjustment is not None:
@@ -77,7 +80,7 @@ def option_confidence(
     try:
         for chunk in tqdm(share, desc=description, unit="batch", disable=description is None):
             batch = collate([questions[i] for i in chunk], layout=layout, pad_id=pad_id).to(device)
-            sums = option_scores(predictive(model, batch), batch, adjustment)
+            sums = option_scores(predictive(model, batch, prefix), batch, adjustment)
             scores = normalised(sums, batch, score).cpu().double().log_softmax(-1)
             found.append((chunk, scores.numpy(), sums.exp().sum(-1).cpu().numpy()))
     finally:

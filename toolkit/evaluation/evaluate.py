@@ -25,6 +25,7 @@ from toolkit.models.adjustment import Adjustment
 from toolkit.models.encoding import encode_questions
 from toolkit.models.layout import layout_for
 from toolkit.models.predictive import Layout, Score
+from toolkit.models.prefix import FrozenPrefix
 from toolkit.questions.prompts import Form, Style
 from toolkit.questions.question import QuestionSet
 
@@ -51,6 +52,7 @@ def answer_sets(
     batch_size: int = 16,
     label: str | None = None,
     accelerator: Accelerator | None = None,
+    prefix: FrozenPrefix | None = None,
 ) -> list[Answered]:
     """Lets a model answer multiple-choice questions.
 
@@ -67,6 +69,7 @@ def answer_sets(
         batch_size: Questions a forward pass.
         label: What the progress bars call the model; no bars without it.
         accelerator: The processes that share the questions; every one gets all answers.
+        prefix: The model's frozen layers, which need not run again on texts that they know.
 
     Raises:
         CalibrantError: A question cannot be encoded; see `encode_question`.
@@ -87,6 +90,7 @@ def answer_sets(
                 pad_id=tokenizer.pad_token_id or 0,
                 description=label and f"{label} {data.name}",
                 accelerator=accelerator,
+                prefix=prefix,
             ),
         )
         for data, questions in zip(sets, encoded, strict=True)

@@ -139,6 +139,13 @@ def activate(model: PeftModel, name: str) -> None:
         model.set_adapter(name)
 
 
+def detach(model: PeftModel) -> None:
+    """Takes all adapters off the base, which is then as it was before the first."""
+    base = model.unload()
+    assert isinstance(base, PreTrainedModel)
+    base.activation_checkpointing_disable()
+
+
 @contextmanager
 def base_only(model: PeftModel) -> Iterator[None]:
     """Runs the base without any adapter; which weights take gradients is put back afterwards."""

@@ -16,6 +16,7 @@ from toolkit.models.predictive import (
     option_scores,
     predictive,
 )
+from toolkit.models.prefix import FrozenPrefix, frozen_layers
 from toolkit.models.quantization import compute_dtype
 
 logger = logging.getLogger(__name__)
@@ -35,16 +36,7 @@ def packing_error(model: nn.Module, vocabulary: int) -> float:
     Returns:
         The largest difference of an option's score, in nats; infinity where the packed pass fails.
     """
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(size: int) -> list[int]:
-        return torch.randint(vocabulary, (size,), generator=generator).tolist()
-
-    shared = draw(2)
-    questions = [  # one row of 12 tokens, which fits into any window
-        EncodedQuestion(str(size), shared + draw(size), [draw(3), draw(1), draw(2)], 0, [1, 1, 1])
-        for size in (1, 3)
-    ]
+    questions = _random_questions(vocabulary)
 
     def scores(layout: Layout) -> Tensor:
         batch = collate(questions, layout=layout).to(next(model.parameters()).device)
@@ -63,6 +55,55 @@ def packing_error(model: nn.Module, vocabulary: int) -> float:
     return math.inf if math.isnan(error) else error
 
 
+def _random_questions(vocabulary: int) -> list[EncodedQuestion]:
+    """Returns two questions that begin alike: a row of 12 tokens, which fits into any window."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(size: int) -> list[int]:
+        return torch.randint(vocabulary, (size,), generator=generator).tolist()
+
+    shared = draw(2)
+    return [
+        EncodedQuestion(str(size), shared + draw(size), [draw(3), draw(1), draw(2)], 0, [1, 1, 1])
+        for size in (1, 3)
+    ]
+
+
+@torch.no_grad()
+def choose_prefix(model: nn.Module, vocabulary: int, layout: Layout, limit: int) -> FrozenPrefix | None:
+    """Returns what keeps the hidden states above the frozen layers, where that changes no score.
+
+    It would where dropout acts on what is frozen, or where later layers look past the hidden states.
+
+    Args:
+        model: A causal language model with its adapters.
+        vocabulary: Number of token ids.
+        layout: How its questions are laid out.
+        limit: Bytes that may be kept.
+    """
+    layers = frozen_layers(model)
+    if not layers or limit == 0:
+        return None
+    batch = collate(_random_questions(vocabulary), layout=layout).to(next(model.parameters()).device)
+    prefix = FrozenPrefix(layers, limit)
+    was_training = model.training
+    model.eval()
+    try:
+        expected = option_scores(predictive(model, batch), batch)
+        found = [option_scores(predictive(model, batch, prefix), batch) for _ in range(2)]
+    except Exception:  # an architecture may object to it in any way it likes
+        return None
+    finally:
+        model.train(was_training)
+    same = all((one - expected).abs().max() <= _tolerance(model) for one in found)
+    return FrozenPrefix(layers, limit) if same else None
+
+
+def _tolerance(model: nn.Module) -> float:
+    """Returns the difference that two ways to the same score may have, in nats: what rounding explains."""
+    return 1e-3 if compute_dtype(model) == torch.float32 else 0.5
+
+
 def choose_layout(model: nn.Module, vocabulary: int, tolerance: float | None = None) -> Layout:
     """Returns `tree` where scores of texts that share a row are the separate ones, else `separate`.
 
@@ -72,8 +113,7 @@ def choose_layout(model: nn.Module, vocabulary: int, tolerance: float | None = N
         tolerance: Largest difference in nats; by default 1e-3 in float32, and in a 16-bit type what rounding
             explains, .5.
     """
-    if tolerance is None:
-        tolerance = 1e-3 if compute_dtype(model) == torch.float32 else 0.5
+    tolerance = _tolerance(model) if tolerance is None else tolerance
     return "tree" if packing_error(model, vocabulary) <= tolerance else "separate"
 
 

@@ -8,7 +8,7 @@ reader of logits in the toolkit.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from os.path import commonprefix
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from toolkit.errors import CalibrantError
 from toolkit.models.adjustment import Adjustment, adjust
 from toolkit.models.encoding import EncodedQuestion
+from toolkit.models.prefix import FrozenPrefix
 from toolkit.models.quantization import computing
 
 Score = Literal["sum", "token", "byte"]
@@ -55,6 +56,7 @@ class OptionBatch:
         tokens: Number of tokens of each option, 0 where there is no such option, shape (Q, K).
         bytes: Number of UTF-8 bytes of each option's text, shape (Q, K).
         answers: Index of the right option, shape (Q,).
+        spans: First column of each row that is no padding, and one past the last, shape (B, 2).
         reference: Scores under a reference model, shape (Q, K), nats, 0 where there is no such option; None
             unless all questions have them.
     """
@@ -70,6 +72,7 @@ class OptionBatch:
     tokens: Tensor
     bytes: Tensor
     answers: Tensor
+    spans: Tensor
     reference: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "OptionBatch":
@@ -145,24 +148,47 @@ def collate(
         tokens=_table([list(map(len, question.options)) for question in questions], width),
         bytes=_table([question.option_bytes for question in questions], width),
         answers=torch.tensor([question.answer for question in questions]),
+        spans=torch.tensor([[offset, offset + len(row.ids)] for row, offset in zip(rows, left, strict=True)]),
         reference=_table(references, width) if len(references) == len(questions) else None,
     )
 
 
-def predictive(model: nn.Module, batch: OptionBatch) -> Tensor:
+def predictive(model: nn.Module, batch: OptionBatch, prefix: FrozenPrefix | None = None) -> Tensor:
     """Runs the model and returns its raw logits at the batch's places, shape (U, V), in float32.
+
+    Args:
+        model: A causal language model.
+        batch: The questions.
+        prefix: The model's frozen layers, which need not run again on texts that they know.
 
     Raises:
         CalibrantError: A packed row is longer than the model's attention window.
     """
-    with _projection_at(model, batch.rows, batch.columns), computing(model):
-        logits = model(
-            input_ids=batch.input_ids,
-            attention_mask=_mask_for(model, batch.attention_mask),
-            position_ids=batch.position_ids,
-            use_cache=False,
-        ).logits
+
+    def run(row: int) -> object:
+        part = slice(*batch.spans[row].tolist())
+        mask = batch.attention_mask[row : row + 1, ..., part]
+        mask = mask if mask.dim() == 2 else mask[..., part, :]
+        return _forward(model, batch.input_ids[row, None, part], batch.position_ids[row, None, part], mask)
+
+    with computing(model):
+        hidden = (
+            None if prefix is None else prefix.hidden(batch.input_ids, batch.position_ids, batch.spans, run)
+        )
+        skipping = nullcontext() if prefix is None else prefix.replaced(hidden)
+        with _projection_at(model, batch.rows, batch.columns), skipping:
+            logits = _forward(model, batch.input_ids, batch.position_ids, batch.attention_mask)
     return logits[0].float()
+
+
+def _forward(model: nn.Module, input_ids: Tensor, position_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    logits: Tensor = model(
+        input_ids=input_ids,
+        attention_mask=_mask_for(model, attention_mask),
+        position_ids=position_ids,
+        use_cache=False,
+    ).logits
+    return logits
 
 
 def option_scores(
