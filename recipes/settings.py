@@ -114,7 +114,7 @@ class CalmSettings:
         upper_every: After these, every how many-th step solves both levels; the others fit the lower one.
         upper: What the upper level raises on held-out inputs: `entropy` (the paper's; no labels needed) or
             closeness to `uniform`, the other direction of the same divergence, which also reaches the most
-            overconfident answers; with `_matched` only while their entropy is below their NLL.
+            overconfident answers; with `_matched` up to where their entropy is their NLL, and back beyond.
         memory: By which running means of the two are judged: the share of earlier steps that a step keeps.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
         level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`; of every

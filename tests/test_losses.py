@@ -103,13 +103,35 @@ def test_only_closeness_to_uniform_reaches_a_saturated_answer():
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_objectives_push_up_while_overconfident_and_matched_ones_stop(name):
+def test_objectives_push_up_while_overconfident_and_matched_ones_turn_back(name):
     _, objective = OBJECTIVES[name]
-    for mean_entropy, mean_nll in ((0.3, 0.9), (0.9, 0.3)):
+    for mean_entropy, mean_nll in ((0.3, 0.9), (0.9, 0.9), (0.9, 0.3)):
         spread = torch.tensor(0.7, requires_grad=True)
         objective(spread, torch.tensor(mean_entropy), torch.tensor(mean_nll)).backward()
-        stopped = name.endswith("matched") and mean_entropy > mean_nll
-        assert spread.grad is not None and spread.grad.item() == (0.0 if stopped else -1.0)
+        back = name.endswith("matched") and mean_entropy > mean_nll
+        assert spread.grad is not None and spread.grad.item() == (1.0 if back else -1.0)
+
+
+@pytest.mark.parametrize("name", ["entropy_matched", "uniform_matched"])
+def test_a_matched_objective_ends_at_the_temperature_that_minimises_the_nll(name):
+    """With a temperature alone to move it stops where E[H] = E[NLL], which is the NLL's minimum."""
+    spread, objective = OBJECTIVES[name]
+    generator = torch.Generator().manual_seed(0)
+    scores = 2 * torch.randn(2000, 4, generator=generator, dtype=torch.float64)
+    answers = torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(1)
+    for start in (-1.5, 1.5):  # too sure and not sure enough; the model is right at 1 / T = exp(0)
+        log_scale = torch.tensor(-start, dtype=torch.float64, requires_grad=True)
+        for step in range(400):
+            log_probs = (log_scale.exp() * scores).log_softmax(-1)
+            nll = cross_entropy(log_probs, answers).mean()
+            value = objective(spread(log_probs).mean(), entropy(log_probs).mean().detach(), nll.detach())
+            (slope,) = torch.autograd.grad(value, log_scale)
+            with torch.no_grad():
+                log_scale -= 0.02 / (1 + step / 100) * slope.sign()
+        (slope,) = torch.autograd.grad(
+            cross_entropy((log_scale.exp() * scores).log_softmax(-1), answers).mean(), log_scale
+        )
+        assert abs(slope.item()) < 0.01 and abs(log_scale.item()) < 0.05
 
 
 def predictions():

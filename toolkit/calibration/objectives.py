@@ -40,18 +40,19 @@ def ascend(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tenso
     return -mean_spread
 
 
-def ascend_while_overconfident(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
-    """F = −spread while H̄ < NLL on this step's held-out batch, and 0 where it is not.
+def ascend_to_match(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
+    """F = −spread while H̄ <= NLL and +spread beyond: the spread is raised subject to H̄ <= NLL.
 
-    At the temperature that minimises NLL, E[H] = E[NLL] (Guo et al. 2017, arXiv 1706.04599): an overconfident
-    model has H̄ < NLL, a uniform one H̄ > NLL.
+    Where the constraint is broken, the way back comes before everything else. At the temperature that
+    minimises NLL, E[H] = E[NLL] (Guo et al. 2017, arXiv 1706.04599): an overconfident model has H̄ < NLL, a
+    uniform one H̄ > NLL.
 
     Args:
         mean_spread: Mean of a measure of spread over the held-out inputs, shape ().
-        mean_entropy: H̄, their mean predictive entropy in nats, shape ().
+        mean_entropy: H̄, the mean predictive entropy of such inputs in nats, shape ().
         mean_nll: Mean −log p(answer) of the same inputs in nats, shape ().
     """
-    return torch.where(mean_entropy < mean_nll, -mean_spread, 0 * mean_spread)
+    return torch.where(mean_entropy <= mean_nll, -mean_spread, mean_spread)
 
 
 Spread = Callable[[Tensor], Tensor]
@@ -59,8 +60,8 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 OBJECTIVES: dict[str, tuple[Spread, Objective]] = {
     "entropy": (entropy, ascend),
-    "entropy_matched": (entropy, ascend_while_overconfident),
+    "entropy_matched": (entropy, ascend_to_match),
     "uniform": (closeness_to_uniform, ascend),
-    "uniform_matched": (closeness_to_uniform, ascend_while_overconfident),
+    "uniform_matched": (closeness_to_uniform, ascend_to_match),
 }
 """The upper objectives by the names that a config uses: a measure of spread, and what is done with it."""
