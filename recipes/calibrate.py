@@ -90,7 +90,7 @@ def calibrate(
             lower += upper  # methods of a single level learn from all questions
             data = replace(data, lower=data.lower + data.upper, upper=[])
         if settings.calm.level == "tokens":
-            upper = [question.right_only() for question in upper]
+            lower, upper = ([question.right_only() for question in level] for level in (lower, upper))
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
         model = build_adapter(base, settings)
         base = place(base, model, settings.training.prefix_cache << 20)

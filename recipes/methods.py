@@ -193,8 +193,6 @@ def build_lower(
     questions: list[EncodedQuestion], model: PeftModel, base: Base, settings: CalibrateSettings
 ) -> list[EncodedQuestion]:
     """Returns the lower level's questions with what its loss needs to know of them."""
-    if settings.calm.level == "tokens":
-        return [question.right_only() for question in questions]
     if settings.calm.lower != "dpo":
         return questions
     return with_reference(

@@ -5,10 +5,11 @@ those of the lower level alone take what they need of it. No solver changes θ o
 for the gradients that it uses and no others, and `state.steps` counts its calls.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from toolkit.calibration.bilevel import Direction, Gradient, Oracle, State, Tensors, wide
 
@@ -93,24 +94,12 @@ def bome(
     there = lower(theta_hat, alpha, wrt="alpha")
     objective = upper(theta, alpha)
 
-    q, grad_q = _gap(here, there)
-    grad_f = objective.theta + objective.alpha
-    norm2, inner = _dot(grad_q, grad_q), _dot(grad_f, grad_q)
-    phi = eta * (norm2 if barrier == "gradient" else max(q, 0.0))
-    weight = min(max((phi - inner) / (norm2 + 1e-8), 0.0), lambda_max)  # λ
+    def barrier_weight(q: float, norm2: float, inner: float) -> float:
+        phi = eta * (norm2 if barrier == "gradient" else max(q, 0.0))
+        return min(max((phi - inner) / (norm2 + 1e-8), 0.0), lambda_max)
 
-    direction = [f + weight * g for f, g in zip(grad_f, grad_q, strict=True)]
-    record = {
-        "lower": here.value.item(),
-        "upper": objective.value.item(),
-        "q": q,
-        "lambda": weight,
-        "grad_q": norm2**0.5,
-        "cosine": inner / max((norm2 * _dot(grad_f, grad_f)) ** 0.5, 1e-30),
-        **objective.record,
-    }
     state.steps += 1
-    return Direction(direction[: len(theta)], direction[len(theta) :], record)
+    return _weighed(here, there, objective, "lambda", barrier_weight)
 
 
 def penalty(
@@ -150,22 +139,9 @@ def penalty(
     here, there = lower(theta, alpha), lower(state.theta_hat, alpha)
     objective = upper(theta, alpha)
 
-    q, grad_q = _gap(here, there)
-    grad_f = objective.theta + objective.alpha
-    direction = [f + weight * g for f, g in zip(grad_f, grad_q, strict=True)]
-    norm2, inner = _dot(grad_q, grad_q), _dot(grad_f, grad_q)
-    record = {
-        "lower": here.value.item(),
-        "upper": objective.value.item(),
-        "q": q,
-        "kappa": weight,
-        "grad_q": norm2**0.5,
-        "cosine": inner / max((norm2 * _dot(grad_f, grad_f)) ** 0.5, 1e-30),
-        **objective.record,
-    }
     state.steps += 1
-    followed = [weight * g for g in there.theta]
-    return Direction(direction[: len(theta)], direction[len(theta) :], record, followed)
+    found = _weighed(here, there, objective, "kappa", lambda *_: weight)
+    return replace(found, theta_hat=[weight * g for g in there.theta])
 
 
 def finite_difference(
@@ -213,13 +189,40 @@ def finite_difference(
     return Direction(here.theta, hypergradient, record | objective.record)
 
 
-def _gap(here: Gradient, there: Gradient) -> tuple[float, list[Tensor]]:
-    """Returns q = L(θ; α) − L(θ̂; α) and its gradient by θ, then α, with θ̂ a constant.
+def _weighed(
+    here: Gradient,
+    there: Gradient,
+    objective: Gradient,
+    name: str,
+    weigh: Callable[[float, float, float], float],
+) -> Direction:
+    """Returns the direction ∇F + w ∇q, q = L(θ; α) − L(θ̂; α) with θ̂ a constant, and the diagnostics of it.
 
-    ∇_θ q = ∇_θ L(θ; α) and ∇_α q = ∂_α L(θ; α) − ∂_α L(θ̂; α).
+    Args:
+        here: L(θ; α), with its gradients.
+        there: L(θ̂; α), with its gradient by α.
+        objective: F, with its gradients.
+        name: What the record calls w.
+        weigh: Gives w for q, ‖∇q‖² and ⟨∇F, ∇q⟩.
     """
-    by_alpha = [a - b for a, b in zip(here.alpha, there.alpha, strict=True)]
-    return (here.value - there.value).item(), here.theta + by_alpha
+    q = (here.value - there.value).item()
+    # ∇_θ q = ∇_θ L(θ; α) and ∇_α q = ∂_α L(θ; α) − ∂_α L(θ̂; α).
+    grad_q = here.theta + [a - b for a, b in zip(here.alpha, there.alpha, strict=True)]
+    grad_f = objective.theta + objective.alpha
+    norm2, inner = _dot(grad_q, grad_q), _dot(grad_f, grad_q)
+    weight = weigh(q, norm2, inner)
+    direction = [f + weight * g for f, g in zip(grad_f, grad_q, strict=True)]
+    record = {
+        "lower": here.value.item(),
+        "upper": objective.value.item(),
+        "q": q,
+        name: weight,
+        "grad_q": norm2**0.5,
+        "cosine": inner / max((norm2 * _dot(grad_f, grad_f)) ** 0.5, 1e-30),
+        **objective.record,
+    }
+    split = len(here.theta)
+    return Direction(direction[:split], direction[split:], record)
 
 
 def _dot(a: Tensors, b: Tensors) -> float:
