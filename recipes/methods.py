@@ -22,7 +22,7 @@ from toolkit.calibration.losses import (
     label_smoothing,
     regularised_to_bins,
 )
-from toolkit.calibration.objectives import OBJECTIVES
+from toolkit.calibration.objectives import OBJECTIVES, ascend_to_match
 from toolkit.calibration.oracles import BatchLoss, CalibrationProblem, Level
 from toolkit.calibration.preferences import dpo, with_reference
 from toolkit.calibration.running import RunningMeans, bin_accuracies, entropy_and_nll
@@ -99,6 +99,8 @@ def build_problem(model: PeftModel, base: Base, settings: CalibrateSettings) -> 
     except ValueError as error:
         raise CalibrantError(f"{error}; see --calm.delta_min") from error
     spread, objective = OBJECTIVES[calm.upper]
+    if objective is ascend_to_match:
+        objective = partial(ascend_to_match, margin=calm.margin)
     rcft = settings.rcft
     bins = bin_accuracies(rcft.bins, rcft.memory) if settings.method == "rcft" else None
     return CalibrationProblem(

@@ -116,6 +116,8 @@ class CalmSettings:
             closeness to `uniform`, the other direction of the same divergence, which also reaches the most
             overconfident answers; with `_matched` up to where their entropy is their NLL, and back beyond.
         memory: By which running means of the two are judged: the share of earlier steps that a step keeps.
+        margin: Nats around the match within which a `_matched` upper level fades, so that a fast α does not
+            run past it; 0 for full weight up to the match.
         predictive: Whether the finished model uses `raw` logits, or `adjusted` ones, Δ ⊙ z + ι.
         level: Distributions over a question's `options`, or over the vocabulary at answer `tokens`; of every
             method's loss.
@@ -143,6 +145,7 @@ class CalmSettings:
     upper_every: PositiveInt = 1
     upper: Literal["entropy", "entropy_matched", "uniform", "uniform_matched"] = "uniform_matched"
     memory: ClosedUnitInterval = 0.9
+    margin: NonNegativeFloat = 0.0
     predictive: Literal["raw", "adjusted"] = "raw"
     level: Literal["options", "tokens"] = "options"
     alpha: Literal["vector", "scalar"] = "vector"

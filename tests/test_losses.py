@@ -18,7 +18,7 @@ from toolkit.calibration.losses import (
     label_smoothing,
     regularised_to_bins,
 )
-from toolkit.calibration.objectives import OBJECTIVES, closeness_to_uniform, entropy
+from toolkit.calibration.objectives import OBJECTIVES, ascend_to_match, closeness_to_uniform, entropy
 from toolkit.models.adjustment import Adjustment, adjust
 
 BOUNDS = [Bounds(), Bounds(0.5, 3.0, 0.2), Bounds(0.9, 10.0, 0.0)]
@@ -110,6 +110,13 @@ def test_objectives_push_up_while_overconfident_and_matched_ones_turn_back(name)
         objective(spread, torch.tensor(mean_entropy), torch.tensor(mean_nll)).backward()
         back = name.endswith("matched") and mean_entropy > mean_nll
         assert spread.grad is not None and spread.grad.item() == (1.0 if back else -1.0)
+
+
+def test_within_its_margin_a_matched_objective_fades():
+    for gap, weight in ((0.6, -1), (0.1, -1), (0.05, -0.5), (0, 0), (-0.02, 0.2), (-0.6, 1)):  # NLL − H̄
+        spread = torch.tensor(0.7, requires_grad=True)
+        ascend_to_match(spread, torch.tensor(0.9), torch.tensor(0.9 + gap), margin=0.1).backward()
+        assert spread.grad is not None and spread.grad.item() == pytest.approx(weight, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["entropy_matched", "uniform_matched"])

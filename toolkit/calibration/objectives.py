@@ -40,7 +40,9 @@ def ascend(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tenso
     return -mean_spread
 
 
-def ascend_to_match(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor) -> Tensor:
+def ascend_to_match(
+    mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor, margin: float = 0.0
+) -> Tensor:
     """F = −spread while H̄ <= NLL and +spread beyond: the spread is raised subject to H̄ <= NLL.
 
     Where the constraint is broken, the way back comes before everything else. At the temperature that
@@ -51,12 +53,16 @@ def ascend_to_match(mean_spread: Tensor, mean_entropy: Tensor, mean_nll: Tensor)
         mean_spread: Mean of a measure of spread over the held-out inputs, shape ().
         mean_entropy: H̄, the mean predictive entropy of such inputs in nats, shape ().
         mean_nll: Mean −log p(answer) of the same inputs in nats, shape ().
+        margin: Nats around the match within which F fades: it is −(NLL − H̄) / margin · spread there. The
+            means that decide come late, and what moves fast would be carried far past the match.
     """
-    return torch.where(mean_entropy <= mean_nll, -mean_spread, mean_spread)
+    if margin == 0:
+        return torch.where(mean_entropy <= mean_nll, -mean_spread, mean_spread)
+    return -((mean_nll - mean_entropy) / margin).clamp(-1, 1) * mean_spread
 
 
 Spread = Callable[[Tensor], Tensor]
-Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+Objective = Callable[..., Tensor]
 
 OBJECTIVES: dict[str, tuple[Spread, Objective]] = {
     "entropy": (entropy, ascend),
