@@ -1,17 +1,17 @@
 """What a comparison asks of models that are not trained: the base, as it is and calibrated post hoc."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
 from build import Base, build_answers, build_base, place
-from settings import CalibrateSettings, ModelSettings
+from settings import CalibrateSettings, DataSettings, ModelSettings
 
 from toolkit.calibration.baselines import contextual, fit_temperature, temper
 from toolkit.confidence.options import OptionConfidence
-from toolkit.evaluation.compare import BASE, CONTEXTUAL
+from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERED, TEMPERED_ELSEWHERE
 from toolkit.evaluation.evaluate import (
     Answered,
     all_predictions,
@@ -125,18 +125,31 @@ def finished(folder: Path, accelerator: Accelerator) -> bool:
     return found
 
 
-def tempered(by_fold: dict[str, list[Answered]]) -> dict[str, list[Answered]]:
-    """Returns answers at the temperature that fits each fold's validation questions, all of them together."""
-    found = {}
-    for fold, answered in by_fold.items():
-        temperature = fit_pooled_temperature(answered)
-        found[fold] = [_with(one, temper(one.confidence.log_probs, temperature)) for one in answered]
-    return found
+def tempered(answered: Sequence[Answered], sources: Collection[str]) -> tuple[float, list[Answered]]:
+    """Returns a temperature, and answers at it.
+
+    It is the one that fits the validation questions of some sources, all of them together.
+    """
+    pooled = [
+        one.confidence for one in answered if one.data.split == "validation" and one.data.name in sources
+    ]
+    temperature = _fit_pooled(pooled)
+    return temperature, [_with(one, temper(one.confidence.log_probs, temperature)) for one in answered]
 
 
-def fit_pooled_temperature(answered: Sequence[Answered]) -> float:
-    """Fits one temperature on the validation questions of all training domains together."""
-    pooled = [one.confidence for one in answered if one.data.split == "validation"]
+def temperature_sources(settings: DataSettings) -> dict[str, list[str]]:
+    """Returns the validation sources on which temperatures are fitted, by what ends the names of methods.
+
+    `TEMPERED` has those of the training domains, or all where none is of them; `TEMPERED_ELSEWHERE` those
+    that only the upper level sees, if there are any.
+    """
+    sources = settings.validation or settings.train
+    trained = [source for source in sources if source in settings.train]
+    elsewhere = [source for source in sources if source in settings.heldout] if trained else []
+    return {TEMPERED: trained or sources} | ({TEMPERED_ELSEWHERE: elsewhere} if elsewhere else {})
+
+
+def _fit_pooled(pooled: Sequence[OptionConfidence]) -> float:
     width = max(one.log_probs.shape[1] for one in pooled)
     log_probs = [
         np.pad(one.log_probs, ((0, 0), (0, width - one.log_probs.shape[1])), constant_values=-np.inf)

@@ -12,16 +12,24 @@ from pathlib import Path
 
 import yaml
 from accelerate import PartialState
-from answers import Columns, Loaded, answer_base, answer_contextually, finished, tempered
+from answers import (
+    Columns,
+    Loaded,
+    answer_base,
+    answer_contextually,
+    finished,
+    temperature_sources,
+    tempered,
+)
 from build import Data, build_accelerator, build_data, seen
 from calibrate import calibrate
-from outcome import Outcome, write_outcome
+from outcome import Outcome, Temperatures, write_outcome
 from parsing import Launch, calibrate_settings, parse_compare
 from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings
 
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERED, Asked
+from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERATURES, Asked, untempered
 from toolkit.evaluation.evaluate import read_answers
 from toolkit.questions.question import QuestionSet
 
@@ -82,8 +90,17 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
             found = read_answers(target / "predictions.parquet", sets[fold])
             by_seed[settings.seeds.index(seed)][fold] = found
         chosen = shown if "all" in settings.temperature else set(settings.temperature)
+        on = {fold: temperature_sources(run.data) for fold, (run, _) in folds.items()}
+        endings = [ending for ending in TEMPERATURES if all(ending in one for one in on.values())]
+        temperatures: Temperatures = {}
         for name in [name for name in answers if name in chosen]:
-            answers[name + TEMPERED] = [tempered(one) for one in answers[name]]
+            for ending in endings:
+                fitted = [
+                    {fold: tempered(own, on[fold][ending]) for fold, own in one.items()}
+                    for one in answers[name]
+                ]
+                temperatures[name + ending] = [[t for t, _ in one.values()] for one in fitted]
+                answers[name + ending] = [{fold: own for fold, (_, own) in one.items()} for one in fitted]
         outcome = Outcome(
             tests=tests_of(folds),
             answers={name: answers[name] for name in in_order(answers)},
@@ -92,6 +109,7 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
                 for name in settings.methods
             },
             reference=settings.reference if settings.reference in answers else next(iter(settings.methods)),
+            temperatures=temperatures,
             settings=next(iter(runs.values())),
             began=began,
         )
@@ -180,8 +198,8 @@ def tests_of(folds: dict[str, tuple[CalibrateSettings, Data]]) -> list[Asked]:
 
 def in_order(answers: Columns) -> list[str]:
     """Returns the names of columns, each method beside itself at a fitted temperature."""
-    plain = [name for name in answers if not name.endswith(TEMPERED)]
-    return [name for one in plain for name in (one, one + TEMPERED) if name in answers]
+    plain = list(dict.fromkeys(map(untempered, answers)))
+    return [name for one in plain for name in answers if untempered(name) == one]
 
 
 def main() -> None:

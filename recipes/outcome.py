@@ -10,7 +10,7 @@
     bins          equal-width bins of the calibration errors
     reference     the method that differences are taken to
     tests         name, in_domain, count and sha256 of each test set
-    temperatures  of each method + T: for each seed, one for each fold
+    temperatures  of each method + T and + T*: for each seed, one for each fold
     kept_steps    of each trained method: for each seed, one for each fold
     methods       for each method, test set and mean over a kind of test sets: every metric, as `summary` in
                   `toolkit.evaluation.compare` describes it
@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import Columns, fit_pooled_temperature
+from answers import Columns
 from settings import CalibrateSettings
 
 from toolkit.evaluation.compare import (
-    TEMPERED,
     Asked,
     Measured,
     measure_method,
     method_table,
     set_table,
     summary,
+    untempered,
 )
 from toolkit.evaluation.comparison_plots import (
     Run,
@@ -57,6 +57,10 @@ MOST_COLUMNS = 9
 """Methods side by side in the reliability diagrams: the first ones, and the reference."""
 
 
+Temperatures = dict[str, list[list[float]]]
+"""Fitted temperatures, by the name of the method at them, seed and fold."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """All that a comparison found.
@@ -65,6 +69,7 @@ class Outcome:
         tests: The test sets of all folds, fold after fold.
         answers: Answers by method, in the order of the table, seed and fold.
         folders: Of each trained method, by seed and fold.
+        temperatures: Those that methods at a fitted one are shown at.
         reference: The method that others are compared with.
         settings: Settings of any of the runs.
         began: When the comparison began, on the monotonic clock.
@@ -73,6 +78,7 @@ class Outcome:
     tests: list[Asked]
     answers: Columns
     folders: dict[str, list[list[Path]]]
+    temperatures: Temperatures
     reference: str
     settings: CalibrateSettings
     began: float
@@ -129,11 +135,7 @@ def _content(
             {"name": test.name, "in_domain": test.in_domain, "count": len(one), "sha256": one.sha256}
             for test, one in zip(outcome.tests, data, strict=True)
         ],
-        "temperatures": {
-            name: [[fit_pooled_temperature(fold) for fold in one.values()] for one in outcome.answers[plain]]
-            for name in outcome.answers
-            if (plain := name.removesuffix(TEMPERED)) != name
-        },
+        "temperatures": outcome.temperatures,
         "kept_steps": {
             name: [[read_report(one / "report.json")["kept_step"] for one in folds] for folds in seeds]
             for name, seeds in outcome.folders.items()
@@ -156,7 +158,7 @@ def _draw(
     }
     alpha_curves(histories, folder / "alpha.png")
     entropy_against_nll(histories, folder / "entropy-nll.png", looks=looks)
-    plain = {name: seeds for name, seeds in answered.items() if not name.endswith(TEMPERED)}
+    plain = {name: seeds for name, seeds in answered.items() if untempered(name) == name}
     curves = {
         test.name: {name: [_answers(sets[i]) for sets in seeds] for name, seeds in plain.items()}
         for i, test in enumerate(outcome.tests)

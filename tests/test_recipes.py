@@ -16,6 +16,7 @@ from recipe_runs import ROOT, config, contents, launch, said
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from toolkit.calibration.baselines import fit_temperature
 from toolkit.evaluation.report import __doc__ as report_documentation
 from toolkit.models.adapters import load_adapter
 from toolkit.models.base import load_model
@@ -218,6 +219,8 @@ def compared(tmp_path_factory, tiny_folder):
     (folder / "compare.yaml").write_text(
         "calibration: config.yaml\n"
         "methods:\n  sft: {method: sft}\n  calm: {method: calm, calm.eta: 1.5}\n"
+        "shared:\n  data.heldout: [worldfacts/airports]\n"
+        "  data.validation: [worldfacts/capitals, worldfacts/airports]\n"
         "contextual: true\ntemperature: [none, sft]\nseeds: [0, 1]\n"
     )
     done = launch("compare.py", "--config", folder / "compare.yaml", "--output_dir", folder / "out")
@@ -236,7 +239,9 @@ def rows_of(table):
 def test_compare_shows_every_method_on_every_test_set(compared):
     folder, table = compared
     shown = rows_of(table)
-    assert [*shown][2:] == ["none", "none + T", "contextual", "sft", "sft + T", "calm"]
+    assert [*shown][2:] == [
+        "none", "none + T", "none + T*", "contextual", "sft", "sft + T", "sft + T*", "calm",
+    ]  # fmt: skip
     assert table.rstrip() == (folder / "out" / "comparison.md").read_text().rstrip()
     written = json.loads((folder / "out" / "comparison.json").read_text())
     assert [(one["name"], one["in_domain"], one["count"]) for one in written["tests"]] == [
@@ -245,9 +250,14 @@ def test_compare_shows_every_method_on_every_test_set(compared):
     ]
     methods = written["methods"]
     assert {name: len(one["worldfacts/chemistry"]["nll"]["seeds"]) for name, one in methods.items()} == {
-        "none": 1, "none + T": 1, "contextual": 1, "sft": 2, "sft + T": 2, "calm": 2,
+        "none": 1, "none + T": 1, "none + T*": 1, "contextual": 1,
+        "sft": 2, "sft + T": 2, "sft + T*": 2, "calm": 2,
     }  # fmt: skip
-    assert [len(seeds) for seeds in written["temperatures"]["sft + T"]] == [1, 1]
+    predictions = pd.read_parquet(folder / "out" / "sft-seed1" / "predictions.parquet")
+    for ending, source in (("T", "worldfacts/capitals"), ("T*", "worldfacts/airports")):
+        own = predictions[(predictions["source"] == source) & (predictions["split"] == "validation")]
+        fitted = fit_temperature(np.log(np.stack(own["probabilities"])), own["answer"].to_numpy())
+        assert written["temperatures"][f"sft + {ending}"][1] == [pytest.approx(fitted, rel=1e-3)]
     assert written["kept_steps"] == {"sft": [[6], [6]], "calm": [[6], [6]]}
     for source, one in methods["sft"].items():
         other = methods["sft + T"][source]
@@ -255,7 +265,7 @@ def test_compare_shows_every_method_on_every_test_set(compared):
         assert one["nll"]["seeds"] != other["nll"]["seeds"]
         assert one["nll"]["seeds"][0] != one["nll"]["seeds"][1]
     plain = json.loads((folder / "out" / "sft-seed0" / "report.json").read_text())
-    assert plain["training"]["lower"]["count"] == 48 and "upper" not in plain["training"]  # one level
+    assert plain["training"]["lower"]["count"] == 72 and "upper" not in plain["training"]  # one level
     own = json.loads((folder / "out" / "calm-seed1" / "report.json").read_text())
     for result in own["results"]:
         mine = methods["calm"][result["data"]["name"]]["conf_ece"]["seeds"][1]

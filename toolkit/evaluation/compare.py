@@ -17,7 +17,12 @@ CONTEXTUAL = "contextual"
 """What it calls the model as it is, by contextual calibration."""
 
 TEMPERED = " + T"
-"""Ends the name of a method that is shown at a fitted temperature."""
+"""Ends the name of a method that is shown at a temperature fitted on the training domains."""
+
+TEMPERED_ELSEWHERE = " + T*"
+"""Ends the name of one that is shown at a temperature fitted on the upper level's own domain."""
+
+TEMPERATURES = (TEMPERED, TEMPERED_ELSEWHERE)
 
 KINDS = {True: "in domain", False: "out of domain"}
 
@@ -157,6 +162,8 @@ def method_table(tests: Sequence[Asked], methods: Mapping[str, Measured], refere
     note += f"; last: {last}, with the 95 % interval of a paired bootstrap over questions"
     if any(name.endswith(TEMPERED) for name in methods):
         note += f";{TEMPERED}: at a temperature fitted on the training domains' validation split"
+    if any(name.endswith(TEMPERED_ELSEWHERE) for name in methods):
+        note += f";{TEMPERED_ELSEWHERE}: on that of the domain that only the upper level sees"
     return f"{_markdown(rows)}\n\n{note}."
 
 
@@ -175,6 +182,11 @@ def set_table(tests: Sequence[Asked], methods: Mapping[str, Measured]) -> str:
     if len(methods) > len(tests):
         rows = [list(column) for column in zip(*rows, strict=True)]
     return f"{_markdown(rows)}\n\nconf-ECE (accuracy) on each test set."
+
+
+def untempered(name: str) -> str:
+    """Returns the name of the method that is shown at a fitted temperature, or the name as it is."""
+    return name.removesuffix(TEMPERED_ELSEWHERE).removesuffix(TEMPERED)
 
 
 _COLUMNS = {"conf-ECE": "conf_ece", "accuracy": "accuracy", "NLL": "nll", "AUROC": "auroc"}

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.compare import BASE, TEMPERED
+from toolkit.evaluation.compare import BASE, TEMPERED, untempered
 from toolkit.evaluation.drawing import (
     BLACK,
     BLUE,
@@ -54,7 +54,7 @@ LEAST_COVERAGE = 0.05
 
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">", "d")
-_FILLS = ("full", "right", "bottom", "left", "top")
+_FILLS = ("full", "right", "bottom", "left")
 _LINES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (3, 1, 1, 1, 1, 1)))
 _TEMPERED_LINE = (0, (1, 1.2))
 
@@ -79,12 +79,13 @@ def method_looks(methods: Sequence[str]) -> dict[str, Look]:
     """Gives each method a look of its own; the look depends on the methods before it.
 
     `none` is a black cross, `calm` a vermillion star. A method at a fitted temperature has its method's
-    colour and shape, hollow, and a dotted line. Shape and filling differ between any two of 50 methods.
+    colour and shape, hollow, and a dotted line; the upper half is filled where the temperature was fitted on
+    the upper level's own domain. Shape and filling differ between any two of 40 methods.
 
     Args:
         methods: Their names, in an order that all figures share.
     """
-    plain = list(dict.fromkeys(name.removesuffix(TEMPERED) for name in methods))
+    plain = list(dict.fromkeys(map(untempered, methods)))
     looks = {BASE: Look(BLACK, "X", "full", "-", True), "calm": Look(VERMILLION, "*", "full", "-", True)}
     for i, name in enumerate(name for name in plain if name not in looks):
         turn, shape = divmod(i, len(_MARKERS))
@@ -95,12 +96,11 @@ def method_looks(methods: Sequence[str]) -> dict[str, Look]:
             _LINES[i // len(_COLOURS) % len(_LINES)],
             False,
         )
-    return {
-        name: looks[name]
-        if not name.endswith(TEMPERED)
-        else looks[name.removesuffix(TEMPERED)]._replace(fill="none", line=_TEMPERED_LINE)
-        for name in methods
-    }
+    for name in methods:
+        if (of := untempered(name)) != name:
+            filled = "none" if name.endswith(TEMPERED) else "top"
+            looks[name] = looks[of]._replace(fill=filled, line=_TEMPERED_LINE)
+    return {name: looks[name] for name in methods}
 
 
 def ece_against_accuracy(
