@@ -1,6 +1,6 @@
 """What a comparison asks of models that are not trained: the base, as it is and calibrated post hoc."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -125,31 +125,41 @@ def finished(folder: Path, accelerator: Accelerator) -> bool:
     return found
 
 
-def tempered(answered: Sequence[Answered], sources: Collection[str]) -> tuple[float, list[Answered]]:
-    """Returns a temperature, and answers at it.
-
-    It is the one that fits the validation questions of some sources, all of them together.
-    """
-    pooled = [
-        one.confidence for one in answered if one.data.split == "validation" and one.data.name in sources
-    ]
-    temperature = _fit_pooled(pooled)
-    return temperature, [_with(one, temper(one.confidence.log_probs, temperature)) for one in answered]
-
-
-def temperature_sources(settings: DataSettings) -> dict[str, list[str]]:
-    """Returns the validation sources on which temperatures are fitted, by what ends the names of methods.
+def temperature_sources(folds: Mapping[str, DataSettings]) -> dict[str, dict[str, list[str]]]:
+    """Returns the validation sources on which temperatures are fitted, by what ends a method's name and fold.
 
     `TEMPERED` has those of the training domains, or all where none is of them; `TEMPERED_ELSEWHERE` those
-    that only the upper level sees, if there are any.
+    that only the upper level sees, if every fold has some.
     """
-    sources = settings.validation or settings.train
-    trained = [source for source in sources if source in settings.train]
-    elsewhere = [source for source in sources if source in settings.heldout] if trained else []
-    return {TEMPERED: trained or sources} | ({TEMPERED_ELSEWHERE: elsewhere} if elsewhere else {})
+    found: dict[str, dict[str, list[str]]] = {TEMPERED: {}, TEMPERED_ELSEWHERE: {}}
+    for fold, settings in folds.items():
+        sources = settings.validation or settings.train
+        trained = [source for source in sources if source in settings.train]
+        found[TEMPERED][fold] = trained or sources
+        found[TEMPERED_ELSEWHERE][fold] = [one for one in sources if trained and one in settings.heldout]
+    return {ending: by_fold for ending, by_fold in found.items() if all(by_fold.values())}
 
 
-def _fit_pooled(pooled: Sequence[OptionConfidence]) -> float:
+def tempered(
+    by_fold: Mapping[str, list[Answered]], sources: Mapping[str, Collection[str]]
+) -> tuple[list[float], dict[str, list[Answered]]]:
+    """Returns each fold's temperature, and answers at it.
+
+    It is the one that fits the validation questions of the fold's sources, all of them together.
+    """
+    temperatures, found = [], {}
+    for fold, answered in by_fold.items():
+        temperature = fit_pooled_temperature(
+            [one for one in answered if one.data.split == "validation" and one.data.name in sources[fold]]
+        )
+        temperatures.append(temperature)
+        found[fold] = [_with(one, temper(one.confidence.log_probs, temperature)) for one in answered]
+    return temperatures, found
+
+
+def fit_pooled_temperature(answered: Sequence[Answered]) -> float:
+    """Fits one temperature on the answers to several sets together."""
+    pooled = [one.confidence for one in answered]
     width = max(one.log_probs.shape[1] for one in pooled)
     log_probs = [
         np.pad(one.log_probs, ((0, 0), (0, width - one.log_probs.shape[1])), constant_values=-np.inf)

@@ -29,7 +29,7 @@ from runs import open_run, run_recipe
 from settings import CalibrateSettings, CompareSettings
 
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERATURES, Asked, untempered
+from toolkit.evaluation.compare import BASE, CONTEXTUAL, Asked, untempered
 from toolkit.evaluation.evaluate import read_answers
 from toolkit.questions.question import QuestionSet
 
@@ -90,17 +90,13 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
             found = read_answers(target / "predictions.parquet", sets[fold])
             by_seed[settings.seeds.index(seed)][fold] = found
         chosen = shown if "all" in settings.temperature else set(settings.temperature)
-        on = {fold: temperature_sources(run.data) for fold, (run, _) in folds.items()}
-        endings = [ending for ending in TEMPERATURES if all(ending in one for one in on.values())]
         temperatures: Temperatures = {}
-        for name in [name for name in answers if name in chosen]:
-            for ending in endings:
-                fitted = [
-                    {fold: tempered(own, on[fold][ending]) for fold, own in one.items()}
-                    for one in answers[name]
-                ]
-                temperatures[name + ending] = [[t for t, _ in one.values()] for one in fitted]
-                answers[name + ending] = [{fold: own for fold, (_, own) in one.items()} for one in fitted]
+        fitted_on = temperature_sources({fold: run.data for fold, (run, _) in folds.items()})
+        for ending, sources in fitted_on.items():
+            for name in [name for name in answers if name in chosen]:
+                fitted = [tempered(one, sources) for one in answers[name]]
+                temperatures[name + ending] = [values for values, _ in fitted]
+                answers[name + ending] = [by_fold for _, by_fold in fitted]
         outcome = Outcome(
             tests=tests_of(folds),
             answers={name: answers[name] for name in in_order(answers)},

@@ -62,7 +62,7 @@ def ascend_to_match(
 
 
 Spread = Callable[[Tensor], Tensor]
-Objective = Callable[..., Tensor]
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 OBJECTIVES: dict[str, tuple[Spread, Objective]] = {
     "entropy": (entropy, ascend),

@@ -22,8 +22,6 @@ TEMPERED = " + T"
 TEMPERED_ELSEWHERE = " + T*"
 """Ends the name of one that is shown at a temperature fitted on the upper level's own domain."""
 
-TEMPERATURES = (TEMPERED, TEMPERED_ELSEWHERE)
-
 KINDS = {True: "in domain", False: "out of domain"}
 
 
