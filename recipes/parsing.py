@@ -28,6 +28,29 @@ class Launch:
     log_with: Literal["tensorboard", "wandb", "trackio"] | None = None
 
 
+@dataclass
+class PublishSettings:
+    """What publishing an adapter needs.
+
+    Attributes:
+        adapter: Folder of a finished adapter; with `merged` a Hub id too.
+        repo: OWNER/NAME on the Hub. Empty: the folder's name, in the account of the token.
+        private: Make the repository private.
+        dry_run: Check, and show the card and what would be pushed; change nothing and stay off the network.
+        merged: Instead of pushing, write base, adapter and α as one model into this new folder.
+        model: Base for `merged`: a Hub id, a local folder, or `bundled`. Empty: as the adapter was trained.
+        dtype: Of the merged weights: `auto` chooses by hardware; or float32, bfloat16, float16.
+    """
+
+    adapter: str
+    repo: str | None = None
+    private: bool = False
+    dry_run: bool = False
+    merged: str | None = None
+    model: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
 class OneLineParser(ArgumentParser):
     """A parser whose faults are one line on stderr and exit status 2."""
 
@@ -89,6 +112,22 @@ def parse_compare(arguments: Sequence[str] | None = None) -> tuple[CompareSettin
     folder = Path(str(config[0])).parent if config else Path()
     beside = folder / settings.calibration
     return settings, output_dir, beside if beside.exists() else Path(settings.calibration)
+
+
+def parse_publish(arguments: Sequence[str] | None = None) -> PublishSettings:
+    """Reads what is to be published, and where."""
+    parser = OneLineParser(
+        prog="publish.py", description="Checks a finished adapter, writes its card and pushes it to the Hub."
+    )
+    skipped = {"adapter", "repo", "private", "dry_run"}
+    parser.add_argument("adapter", help="folder of a finished adapter; with --merged a Hub id too")
+    parser.add_argument("repo", nargs="?", help="OWNER/NAME; by default the folder's name in your account")
+    parser.add_argument("--private", action="store_true", help="make the repository private")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="show card and files, and stay off the network"
+    )
+    parser.add_class_arguments(PublishSettings, skip=skipped)
+    return PublishSettings(**parser.read(arguments))
 
 
 def _repeated(arguments: Sequence[str] | None) -> list[str]:
