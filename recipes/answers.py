@@ -14,7 +14,6 @@ from toolkit.confidence.options import OptionConfidence
 from toolkit.evaluation.compare import BASE, CONTEXTUAL, TEMPERED, TEMPERED_ELSEWHERE
 from toolkit.evaluation.evaluate import (
     Answered,
-    all_predictions,
     measure,
     panel,
     read_answers,
@@ -112,7 +111,7 @@ def _answer_once(
             )
             report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
             panels = [panel(one, method) for one in tested(answered)]
-            write_evaluation(folder, report, all_predictions(answered), panels)
+            write_evaluation(folder, report, answered, panels, label=method, bins=shown.bins)
         accelerator.wait_for_everyone()
     answered = read_answers(folder / "predictions.parquet", sets)
     return {(one.data.name, one.data.split): one for one in answered}

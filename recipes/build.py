@@ -24,7 +24,7 @@ from toolkit.models.predictive import Layout
 from toolkit.models.prefix import FrozenPrefix
 from toolkit.models.sharding import check_engine, is_sharded, load_whole, shard_base
 from toolkit.questions.heldout import check_disjoint, hold_out
-from toolkit.questions.question import Preference, Question, QuestionSet
+from toolkit.questions.question import OpenEnded, Preference, Question, QuestionSet
 from toolkit.questions.sources import load_questions
 
 logger = logging.getLogger(__name__)
@@ -189,6 +189,15 @@ def build_encoder(
         style=prompt.style,
         max_length=base.max_length,
     )
+
+
+def by_kind(sets: Sequence[QuestionSet]) -> tuple[list[QuestionSet], list[QuestionSet]]:
+    """Returns the sets whose questions have options, and those of open-ended ones."""
+    is_open = [any(isinstance(question, OpenEnded) for question in one) for one in sets]
+    choices, open_ended = (
+        [one for one, found in zip(sets, is_open, strict=True) if found == kind] for kind in (False, True)
+    )
+    return choices, open_ended
 
 
 def build_answers(

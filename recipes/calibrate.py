@@ -5,10 +5,9 @@ accelerate launch recipes/calibrate.py --config recipes/configs/worldfacts.yaml 
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelerate import PartialState
 from build import (
@@ -19,6 +18,7 @@ from build import (
     build_base,
     build_data,
     build_encoder,
+    by_kind,
     place,
     seen,
 )
@@ -37,27 +37,32 @@ from methods import (
     check_levels,
     resolve,
 )
+from open_answers import build_open_answers
 from parsing import Launch, dump, parse_calibrate
+from peft import PeftModel
 from runs import flat, open_run, run_recipe
 from settings import CalibrateSettings
 
 from toolkit.calibration.checkpoints import remove_checkpoints
 from toolkit.calibration.losses import bounded
 from toolkit.calibration.training import train
-from toolkit.evaluation.evaluate import Answered, all_predictions, measure, panel, tested, write_evaluation
+from toolkit.evaluation.evaluate import Answered, measure, panel, write_evaluation
+from toolkit.evaluation.open_ended import OpenAnswers
+from toolkit.evaluation.open_report import format_tables, measure_open
 from toolkit.evaluation.plots import training_curves
-from toolkit.evaluation.report import Report, build_report, format_table
-from toolkit.models.adapters import THETA, activate, base_only, check_moved, detach, save_adapter
+from toolkit.evaluation.report import Report, build_report
+from toolkit.models.adapters import THETA, WEIGHTS, activate, base_only, check_moved, detach, save_adapter
 from toolkit.models.adjustment import Adjustment, save_adjustment
 from toolkit.models.base import model_identity
 from toolkit.publishing.card import write_card
+from toolkit.publishing.checks import file_sha256
 from toolkit.questions.question import QuestionSet
 
 
 def calibrate(
     settings: CalibrateSettings,
     launch: Launch,
-    before: Sequence[Answered] | None = None,
+    before: list[Answered] | None = None,
     loaded: Base | None = None,
 ) -> Report:
     """Runs one training run from its settings to its finished folder.
@@ -87,8 +92,9 @@ def calibrate(
         for one in data.test:  # a question that cannot be asked is better found now than after training
             encode(list(one))
         if settings.method not in BILEVEL:
-            lower += upper  # methods of a single level learn from all questions
-            data = replace(data, lower=data.lower + data.upper, upper=[])
+            if settings.training.learn_heldout:
+                lower, data = lower + upper, replace(data, lower=data.lower + data.upper)
+            data = replace(data, upper=[])
         if settings.calm.level == "tokens":
             lower, upper = ([question.right_only() for question in level] for level in (lower, upper))
         identity = model_identity(settings.model.name, base.model, settings.model.revision)
@@ -122,26 +128,60 @@ def calibrate(
         activate(model, THETA)
         moves = method != "vector_scaling" and run.best_step > 0
         unmoved = check_moved(model) if moves else []
-        sets = [*data.validation, *data.test]
-        size = settings.report.batch_size
+        found_before = Found(before or [], [])
         if before is None:
             with base_only(model):
-                before = build_answers(base, model, sets, settings.prompt, size, "base" if main else None)
-        label = method if main else None
-        after = build_answers(base, model, sets, settings.prompt, size, label, view())
-        report = _report(settings, method, folder.name, identity, before, after, data)
+                found_before = ask(base, model, data, settings, "base" if main else None)
+        found = ask(base, model, data, settings, method if main else None, view())
+        report = _report(settings, method, folder.name, identity, found_before, found, data)
         report["kept_step"], report["unmoved_layers"] = run.best_step, unmoved
         if main:
             save_adapter(model, base.tokenizer, folder)
+            report["adapter_sha256"] = file_sha256(folder / WEIGHTS)
             if settings.method in (*BILEVEL, "vector_scaling"):
                 learnt = Adjustment(*bounded(run.alpha, problem.bounds))
                 save_adjustment(learnt, folder, predictive=settings.calm.predictive)
             write_card(folder, report, settings.calm.predictive)
-            _write_figures_and_report(folder, method, report, before, after)
+            bins = settings.report.bins
+            _write_figures_and_report(folder, method, report, found_before, found, data, bins)
             remove_checkpoints(folder / "checkpoints")
         detach(model)
         accelerator.wait_for_everyone()
     return report
+
+
+class Found(NamedTuple):
+    """A model's answers to the validation and test questions: those with options, and open-ended ones.
+
+    Attributes:
+        answered: Of both splits.
+        opened: Of the test sets, or of the validation sets where there are none.
+    """
+
+    answered: list[Answered]
+    opened: list[OpenAnswers]
+
+    def tested(self, data: Data) -> list[Answered]:
+        """Returns the answers that the report is about."""
+        return [one for one in self.answered if one.data in (data.test or data.validation)]
+
+
+def ask(
+    base: Base,
+    model: PeftModel,
+    data: Data,
+    settings: CalibrateSettings,
+    label: str | None,
+    adjustment: Adjustment | None = None,
+) -> Found:
+    """Lets the model answer all validation and test questions."""
+    size = settings.report.batch_size
+    choices, _ = by_kind([*data.validation, *data.test])
+    _, open_ended = by_kind(data.test or data.validation)
+    answered = build_answers(base, model, choices, settings.prompt, size, label, adjustment)
+    asking, prompt, seed = settings.open_ended, settings.prompt, settings.data.seed
+    opened = build_open_answers(base, model, open_ended, asking, prompt, size, seed, label, adjustment)
+    return Found(answered, opened)
 
 
 def fingerprint(data: Data) -> str:
@@ -155,27 +195,27 @@ def _report(
     method: str,
     adapter: str,
     identity: dict[str, Any],
-    before: Sequence[Answered],
-    after: Sequence[Answered],
+    before: Found,
+    found: Found,
     data: Data,
 ) -> Report:
     shown = settings.report
-    base, own = (
-        measure(tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.seed)
-        for answered in (before, after)
-    )
+    keys = {"bins": shown.bins, "resamples": shown.resamples, "seed": settings.seed}
     report = build_report(
-        own,
+        measure(found.tested(data), **keys),
         model=identity["name"],
         adapter=adapter,
         method=method,
         seed=settings.seed,
         prompt=asdict(settings.prompt),
     )
+    grader = settings.open_ended.grader
+    report["open_ended"] = measure_open(found.opened, grader=grader, **keys)
+    report["before_open_ended"] = measure_open(before.opened, grader=grader, **keys)
+    report["before"] = measure(before.tested(data), **keys)
     levels = {"lower": data.lower, "upper": data.upper}
     training = {name: QuestionSet(name, "train", tuple(level)) for name, level in levels.items() if level}
     report["base"] = identity
-    report["before"] = base
     report["training"] = {
         "sources": {
             "lower": settings.data.train,
@@ -188,16 +228,16 @@ def _report(
 
 
 def _write_figures_and_report(
-    folder: Path, method: str, report: Report, before: Sequence[Answered], after: Sequence[Answered]
+    folder: Path, method: str, report: Report, before: Found, found: Found, data: Data, bins: int
 ) -> None:
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     training_curves(history, folder / "training.png")
     panels = [
         panel(one, label)
-        for pair in zip(tested(before), tested(after), strict=True)
+        for pair in zip(before.tested(data), found.tested(data), strict=True)
         for one, label in zip(pair, ("base", method), strict=True)
     ]
-    write_evaluation(folder, report, all_predictions(after), panels)
+    write_evaluation(folder, report, found.answered, panels, found.opened, label=method, bins=bins)
 
 
 def main() -> None:
@@ -206,7 +246,7 @@ def main() -> None:
     report = calibrate(settings, launch)
     if not PartialState().is_main_process:
         return
-    print(format_table({settings.method: report}))
+    print(format_tables({settings.method: report}))
     print(f"adapter, report and figures: {launch.output_dir}", file=sys.stderr)
 
 

@@ -21,7 +21,7 @@ from answers import (
     temperature_sources,
     tempered,
 )
-from build import Data, build_accelerator, build_data, seen
+from build import Data, build_accelerator, build_data, by_kind, seen
 from calibrate import calibrate
 from outcome import Outcome, Temperatures, write_outcome
 from parsing import Launch, calibrate_settings, parse_compare
@@ -69,6 +69,10 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
     with open_run(folder, kept, finished="comparison.json", active=main):
         folds = {fold: (run, build_data(run.data)) for (fold, _, _), run in runs.items()}
         sets = {fold: [*data.validation, *data.test] for fold, (_, data) in folds.items()}
+        if by_kind([one for own in sets.values() for one in own])[1]:
+            raise CalibrantError(
+                "comparisons are of questions with choices; give data.validation and data.test such sources"
+            )
         every = union(one for own in sets.values() for one in own)
         loaded = Loaded(accelerator)
         known = {name: answer_base(run, every, folder / name, loaded) for name, run in bases.items()}

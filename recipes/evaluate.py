@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 from accelerate import PartialState
-from build import build_accelerator, build_answers, build_base, load_sets, place
+from build import build_accelerator, build_answers, build_base, by_kind, load_sets, place
+from open_answers import build_open_answers
 from parsing import Launch, dump, parse_evaluate
 from peft import PeftModel
 from runs import open_run, run_recipe
@@ -20,8 +21,9 @@ from settings import EvaluateSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel
 
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.evaluate import all_predictions, measure, panel, write_evaluation
-from toolkit.evaluation.report import Report, build_report, format_table
+from toolkit.evaluation.evaluate import measure, panel, write_evaluation
+from toolkit.evaluation.open_report import format_tables, measure_open
+from toolkit.evaluation.report import Report, build_report
 from toolkit.models.adapters import adapter_folder, load_adapter
 from toolkit.models.adjustment import load_adjustment
 from toolkit.models.base import model_identity
@@ -34,7 +36,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
 
     Args:
         settings: All settings.
-        folder: Takes `report.json`, `predictions.parquet`, `reliability.png` and `config.yaml`.
+        folder: Takes `config.yaml` and what `toolkit.evaluation.evaluate.write_evaluation` writes.
 
     Returns:
         The report.
@@ -73,7 +75,19 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         base = place(base, model)
         label = Path(settings.adapter or settings.model).name
         shown = label if accelerator.is_main_process else None
-        answered = build_answers(base, model, sets, prompt, settings.batch_size, shown, adjustment)
+        choices, open_ended = by_kind(sets)
+        answered = build_answers(base, model, choices, prompt, settings.batch_size, shown, adjustment)
+        opened = build_open_answers(
+            base,
+            model,
+            open_ended,
+            settings.open_ended,
+            prompt,
+            settings.batch_size,
+            settings.seed,
+            shown,
+            adjustment,
+        )
         report = build_report(
             measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),
             model=str(identity["name"]),
@@ -83,9 +97,16 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             prompt=asdict(prompt),
         )
         report["base"] = identity
+        report["open_ended"] = measure_open(
+            opened,
+            grader=settings.open_ended.grader,
+            bins=settings.bins,
+            resamples=settings.resamples,
+            seed=settings.seed,
+        )
         if accelerator.is_main_process:
             panels = [panel(one, label) for one in answered]
-            write_evaluation(folder, report, all_predictions(answered), panels)
+            write_evaluation(folder, report, answered, panels, opened, label=label, bins=settings.bins)
         accelerator.wait_for_everyone()
     return report
 
@@ -137,8 +158,8 @@ def main() -> None:
     report = evaluate(settings, folder)
     if not PartialState().is_main_process:
         return
-    print(format_table({Path(settings.adapter or report["model"]).name: report}))
-    print(f"report, predictions and figure: {folder}", file=sys.stderr)
+    print(format_tables({Path(settings.adapter or report["model"]).name: report}))
+    print(f"report, predictions and figures: {folder}", file=sys.stderr)
 
 
 if __name__ == "__main__":

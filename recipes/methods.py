@@ -28,9 +28,10 @@ from toolkit.calibration.preferences import dpo, with_reference
 from toolkit.calibration.running import RunningMeans, bin_accuracies, entropy_and_nll
 from toolkit.calibration.solvers import bome, descend_alpha, finite_difference, iterate, penalty
 from toolkit.calibration.training import Row, Schedule, Solver, Trained
+from toolkit.confidence.given import GivenTokens, given_tokens
 from toolkit.confidence.options import option_confidence
 from toolkit.errors import CalibrantError
-from toolkit.evaluation.metrics import metrics
+from toolkit.evaluation.metrics import ece, metrics
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
 from toolkit.models.adjustment import Adjustment
 from toolkit.models.bundled import HUB_ID
@@ -38,7 +39,7 @@ from toolkit.models.encoding import EncodedQuestion
 from toolkit.models.layout import layout_for
 from toolkit.models.predictive import Layout
 from toolkit.models.sharding import is_sharded
-from toolkit.questions.question import Preference
+from toolkit.questions.question import OpenEnded, Preference
 
 THETA_HAT = "lower_level_solution"
 """Name of the adapter that holds θ̂."""
@@ -176,9 +177,15 @@ def check_levels(data: Data, settings: CalibrateSettings) -> None:
     """Refuses questions that a level can make nothing of, before anything is loaded.
 
     Raises:
-        CalibrantError: The upper level would look at the entropy over two long answers, or DPO at tokens.
+        CalibrantError: A level would look at the options of open-ended questions, the upper one at the
+            entropy over two long answers, or DPO at tokens.
     """
     calm = settings.calm
+    if calm.level == "options" and any(isinstance(one, OpenEnded) for one in [*data.lower, *data.upper]):
+        raise CalibrantError(
+            "open-ended questions have no options to learn from; set --calm.level to tokens, or give "
+            "--data.train and --data.heldout questions with choices"
+        )
     pairs = any(isinstance(question, Preference) for question in data.upper)
     if settings.method in BILEVEL and calm.level == "options" and pairs:
         raise CalibrantError(
@@ -284,27 +291,45 @@ def build_validation(
     base: Base,
     settings: CalibrateSettings,
 ) -> Callable[[], Row]:
-    """Returns a function that measures θ on the validation questions, as it is now."""
-    layout = layout_for(base.model, questions, base.layout)
+    """Returns a function that measures θ on the validation questions, as it is now.
+
+    It looks at options or, where some question has none, at the tokens of right answers.
+    """
+    options = all(len(question.options) > 1 for question in questions)
+    shared: dict[str, Any] = {
+        "layout": layout_for(base.model, questions, base.layout),
+        "batch_size": settings.report.batch_size,
+        "pad_id": base.tokenizer.pad_token_id or 0,
+        "accelerator": base.accelerator,
+        "prefix": base.prefix,
+    }
 
     def validate() -> Row:
         activate(model, THETA)
-        found = option_confidence(
-            model,
-            questions,
-            adjustment=view(),
-            score=settings.prompt.score,
-            layout=layout,
-            batch_size=settings.report.batch_size,
-            pad_id=base.tokenizer.pad_token_id or 0,
-            accelerator=base.accelerator,
-            prefix=base.prefix,
-        )
-        values = metrics(found.log_probs, found.answers, settings.report.bins)
+        if options:
+            found = option_confidence(
+                model, questions, adjustment=view(), score=settings.prompt.score, **shared
+            )
+            values = metrics(found.log_probs, found.answers, settings.report.bins)
+        else:
+            values = token_metrics(
+                given_tokens(model, questions, adjustment=view(), **shared), settings.report.bins
+            )
         names = ("accuracy", "confidence", "conf_ece", "nll", "entropy")
         return {f"validation_{name}": values[name] for name in names}
 
     return validate
+
+
+def token_metrics(found: GivenTokens, bins: int) -> dict[str, float]:
+    """Returns the metrics of a curve, each the mean over tokens, in nats or as a share of 1."""
+    return {
+        "accuracy": float(found.correct.mean()),
+        "confidence": float(found.confidence.mean()),
+        "conf_ece": ece(found.confidence, found.correct, bins),
+        "nll": -float(found.log_prob.mean()),
+        "entropy": float(found.entropy.mean()),
+    }
 
 
 CRITERIA: dict[str, Callable[[dict[str, Any]], float]] = {

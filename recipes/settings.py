@@ -11,6 +11,7 @@ from jsonargparse.typing import (
     PositiveFloat,
     PositiveInt,
 )
+from open_settings import OpenEndedSettings
 
 
 @dataclass
@@ -215,6 +216,8 @@ class TrainingSettings:
         prefix_cache: MiB for what the layers below the first adapted one make of texts, so that a text which
             comes again starts there; the result is the same. 0 keeps nothing.
         length_window: Batches among which questions are sorted by length, so that less is padded.
+        learn_heldout: Methods of a single level learn from the upper level's questions too. Without it these
+            are left to a temperature.
         learning_rate: Peak learning rate of θ.
         warmup_steps: Steps of linear warm-up.
         decay: Schedule after the warm-up.
@@ -233,6 +236,7 @@ class TrainingSettings:
     gradient_checkpointing: bool = False
     prefix_cache: NonNegativeInt = 1024
     length_window: PositiveInt = 1
+    learn_heldout: bool = True
     learning_rate: NonNegativeFloat = 3e-4
     warmup_steps: NonNegativeInt = 5
     decay: Literal["constant", "linear", "cosine"] = "linear"
@@ -280,6 +284,7 @@ class CalibrateSettings:
         rcft: The loss of that method.
         training: The training loop.
         report: The evaluation at the end.
+        open_ended: How it asks open-ended questions.
     """
 
     method: Literal[
@@ -306,6 +311,7 @@ class CalibrateSettings:
     rcft: RcftSettings = field(default_factory=RcftSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    open_ended: OpenEndedSettings = field(default_factory=OpenEndedSettings)
 
 
 @dataclass
@@ -330,6 +336,7 @@ class EvaluateSettings:
         quantization: `none` or `nf4`. Empty: as the adapter was trained, else none.
         trust_remote_code: Run Python code that comes with the model.
         allow_pickle: Load pickled weights where there are no safetensors; pickles can run code.
+        open_ended: How open-ended questions are asked.
     """
 
     model: str = "bundled"
@@ -349,6 +356,7 @@ class EvaluateSettings:
     quantization: Literal["none", "nf4"] | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    open_ended: OpenEndedSettings = field(default_factory=OpenEndedSettings)
 
 
 @dataclass

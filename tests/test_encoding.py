@@ -6,7 +6,13 @@ from conftest import tiny_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from toolkit.errors import CalibrantError
-from toolkit.models.encoding import EncodedQuestion, encode_question, encode_questions
+from toolkit.models.encoding import (
+    EncodedQuestion,
+    encode_prompt,
+    encode_question,
+    encode_questions,
+    encode_turns,
+)
 from toolkit.questions.prompts import dialogue
 from toolkit.questions.question import MultipleChoice, OpenEnded, Preference
 
@@ -175,10 +181,47 @@ def test_refuses_chat_without_a_template():
     encode(QUESTION, tokenizer, style="plain")
 
 
-@pytest.mark.parametrize("style", ["plain", "chat"])
-def test_refuses_an_open_ended_question(style):
-    question = OpenEnded("open", "What is the capital of France?", ("Paris",))
-    assert "'open' is open-ended" in refusal(question, tiny_tokenizer(), style=style)
+@pytest.mark.parametrize(
+    ("style", "whole"),
+    [
+        ("plain", "Question: What is the capital of France?\nAnswer: Paris\n"),
+        (
+            "chat",
+            "<|begin|>user\nWhat is the capital of France?<|end|>\n<|begin|>assistant\nParis<|end|>",
+        ),
+    ],
+)
+def test_an_open_ended_question_has_its_preferred_answer_and_where_it_ends(style, whole):
+    tokenizer = tiny_tokenizer()
+    question = OpenEnded("open", "What is the capital of France?", ("Paris", "Lutetia"))
+    encoded = encode(question, tokenizer, style=style)
+    assert texts(encoded, tokenizer) == [whole] and encoded.answer == 0
+    prompt = encode_prompt(question, tokenizer, style=style, max_length=512)
+    assert encoded.prompt == prompt[: len(encoded.prompt)]
+    assert whole.startswith(tokenizer.decode(prompt)) and "Paris" not in tokenizer.decode(prompt)
+    with pytest.raises(CalibrantError, match=f"'open' takes {len(prompt)} tokens"):
+        encode_prompt(question, tokenizer, style=style, max_length=len(prompt) - 1)
+
+
+def test_a_conversation_ends_where_the_reply_begins():
+    tokenizer = tiny_tokenizer()
+    turns = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "Here."},
+        {"role": "user", "content": "Sure?"},
+    ]
+
+    def text():
+        return tokenizer.decode(encode_turns(turns, tokenizer, name="one", max_length=100))
+
+    assert text() == (
+        "<|begin|>user\nWhere?<|end|>\n<|begin|>assistant\nHere.<|end|>\n"
+        "<|begin|>user\nSure?<|end|>\n<|begin|>assistant\n"
+    )
+    tokenizer.chat_template = None
+    assert text() == "Question: Where?\nAnswer: Here.\n\nQuestion: Sure?\nAnswer:"
+    with pytest.raises(CalibrantError, match="question 'one' takes"):
+        encode_turns(turns, tokenizer, name="one", max_length=5)
 
 
 def test_refuses_more_options_than_letters():

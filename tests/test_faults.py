@@ -51,7 +51,7 @@ def settings(tmp_path, tiny_folder):
         (["--data.train", "[hub/nothing]"], ["hub/nothing", "mmlu"]),
         (["--data.train", "[nothing.jsonl]"], ["nothing.jsonl"]),
         (["--data.train", "[]"], ["--data.train"]),
-        (["--data.test", "[worldfacts/capitals/open]"], ["open-ended", "choices"]),
+        (["--data.train", "[worldfacts/capitals/open]"], ["open-ended", "--calm.level"]),
         (["--training.stepz", "3"], ["stepz", "--help"]),
         (["--training.steps", "many"], ["training.steps", "many"]),
         (["--method", "magic"], ["method", "magic", "calm"]),

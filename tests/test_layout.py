@@ -25,7 +25,11 @@ MODELS_CONFIG_ACCELERATOR = {
     "accelerate", "datasets", "jsonargparse", "peft", "transformers", "yaml",
     "toolkit.models", "toolkit.questions",
 }  # fmt: skip
-LOGITS_READER = "toolkit/models/predictive.py"
+LOGITS_READERS = {
+    "toolkit/models/predictive.py",  # of texts as they are
+    "toolkit/models/generation.py",  # step by step
+    "toolkit/confidence/tokens.py",  # of those steps
+}
 
 
 def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> list[str]:
@@ -110,7 +114,7 @@ def test_mathematics_knows_no_model_config_or_accelerator(file):
         assert not known & MODELS_CONFIG_ACCELERATOR, f"{file} imports {name}"
 
 
-def test_one_module_reads_logits():
+def test_few_modules_read_logits():
     readers = {
         file
         for file in files("toolkit", "app", "recipes")
@@ -118,7 +122,7 @@ def test_one_module_reads_logits():
         if (isinstance(node, ast.Attribute) and node.attr == "logits")
         or (isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "'logits'")
     }
-    assert readers == {LOGITS_READER}
+    assert readers == LOGITS_READERS
 
 
 def test_readme_gives_every_file_a_phrase():
@@ -136,6 +140,8 @@ def test_readme_gives_every_file_a_phrase():
 
 def test_no_file_is_too_long():
     for file in files("toolkit", "app", "recipes", "tests", suffixes=(".py", ".yaml")):
+        if file.startswith("recipes/results/"):  # written by recipes
+            continue
         length = len((ROOT / file).read_text(encoding="utf-8").splitlines())
         assert length <= 400, f"{file} has {length} lines"
 

@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from toolkit.confidence.options import OptionConfidence, option_confidence
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.metrics import top_answers
+from toolkit.evaluation.open_ended import OpenAnswers
+from toolkit.evaluation.open_report import answers_frame, open_panels
 from toolkit.evaluation.plots import Panel, reliability_diagram
 from toolkit.evaluation.report import (
     Report,
@@ -119,7 +121,7 @@ def measure(answered: Sequence[Answered], *, bins: int, resamples: int, seed: in
 
 
 def all_predictions(answered: Sequence[Answered]) -> pd.DataFrame:
-    """Returns one row a question, over all sets; see `predictions_frame` for the columns."""
+    """Returns one row a question, over one set or more; see `predictions_frame` for the columns."""
     return pd.concat(
         [
             predictions_frame(one.data, one.confidence.log_probs, one.confidence.answers, one.confidence.mass)
@@ -130,16 +132,40 @@ def all_predictions(answered: Sequence[Answered]) -> pd.DataFrame:
 
 
 def write_evaluation(
-    folder: Path, report: Report, predictions: pd.DataFrame, panels: Sequence[Panel]
+    folder: Path,
+    report: Report,
+    answered: Sequence[Answered],
+    panels: Sequence[Panel],
+    open_ended: Sequence[OpenAnswers] = (),
+    *,
+    label: str,
+    bins: int,
 ) -> None:
-    """Writes `predictions.parquet`, `reliability.png` and, last, `report.json`.
+    """Writes what was found and, last, `report.json`.
+
+    Of questions with options that is `predictions.parquet` and `reliability.png`, of open-ended ones
+    `answers.parquet` and `confidence.png`.
+
+    Args:
+        folder: Takes the files.
+        report: The report.
+        answered: Answers to questions with options.
+        panels: The reliability diagrams of the test sets among them.
+        open_ended: Answers to open-ended questions.
+        label: What diagrams of these call the model.
+        bins: Equal-width bins of the diagrams.
 
     Raises:
         CalibrantError: A file cannot be written.
     """
-    write_predictions(predictions, folder / "predictions.parquet")
-    bins = report["results"][0]["binning"]["bins"]
-    reliability_diagram(panels, folder / "reliability.png", bins=bins)
+    if answered:
+        write_predictions(all_predictions(answered), folder / "predictions.parquet")
+    if panels:
+        reliability_diagram(panels, folder / "reliability.png", bins=bins)
+    if open_ended:
+        write_predictions(answers_frame(open_ended), folder / "answers.parquet")
+        diagrams = [diagram for one in open_ended for diagram in open_panels(one, label)]
+        reliability_diagram(diagrams, folder / "confidence.png", columns=4, bins=bins)
     write_report(report, folder / "report.json")
 
 

@@ -26,16 +26,21 @@ right, or a confidence in an empty bin. Probabilities are shares of 1; `nll`, `e
 
 A recipe adds
 
+    open_ended   one entry for each set of open-ended questions; see `toolkit.evaluation.open_report`
     base         name, revision, dtype, quantization, parameters and bytes of the base model
 
 and calibrate.py has more:
 
     before       the base model's `results` on the same questions
+    before_open_ended
+                 its `open_ended` on the same questions
     training     sources of the lower and the upper level, and all that training or the choice of the
                  weights has seen a split of; count and sha256 of each level's questions
     kept_step    the step after which the weights are what they are now
     unmoved_layers
                  adapted layers that training did not reach
+    adapter_sha256
+                 SHA-256 of `adapter_model.safetensors`
 """
 
 import json
@@ -217,14 +222,30 @@ def format_table(reports: Mapping[str, Report]) -> str:
     rows.sort(key=lambda row: sets.index(row[0]))
     table = [["test set", "model", "n", *_HEADINGS.values()]]
     for name, label, result in rows:
-        numbers = [_three_digits(result[metric]["value"]) for metric in _HEADINGS]
+        numbers = [three_digits(result[metric]["value"]) for metric in _HEADINGS]
         table.append([name, label, str(result["data"]["count"]), *numbers])
-    widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
-    rule = ["-" * w if i < 2 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    lines = [_line(cells, widths) for cells in (table[0], rule, *table[1:])]
     bins = sorted({result["binning"]["bins"] for _, _, result in rows})
     note = f"ECE with {' or '.join(map(str, bins))} equal-width bins; NLL and entropy (H) in nats."
-    return "\n".join([*lines, "", note])
+    return f"{markdown_table(table, left=2)}\n\n{note}"
+
+
+def markdown_table(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Formats rows, the first of them the head, so that they are aligned as plain text too.
+
+    Args:
+        rows: The cells.
+        left: How many columns are aligned left; the others are aligned right.
+    """
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    lines = [
+        [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in (rows[0], rule, *rows[1:])
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def predictions_frame(
@@ -304,11 +325,6 @@ def _test_set(data: Mapping[str, Any]) -> str:
     return data["name"] if data["split"] == "test" else f"{data['name']} ({data['split']})"
 
 
-def _three_digits(value: float | None) -> str:
+def three_digits(value: float | None) -> str:
+    """Returns a number as tables show it, or a dash for one that does not exist."""
     return "–" if value is None else f"{value:.3f}"
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    left = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-    right = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-    return f"| {' | '.join(left + right)} |"

@@ -2,8 +2,8 @@
 
 Texts that begin alike share one pass over their beginning: the row of a question is prompt, option 1,
 option 2, ..., where each option sees the prompt and itself, and its positions continue from the prompt. So do
-questions whose prompts begin alike. Logits are computed only where a token is scored. This module is the only
-reader of logits in the toolkit.
+questions whose prompts begin alike. Logits are computed only where a token is scored. Texts that are
+not there yet are written by `toolkit.models.generation`.
 """
 
 import math

@@ -5,10 +5,10 @@ from string import ascii_uppercase
 from typing import Literal
 
 from toolkit.errors import CalibrantError
-from toolkit.questions.question import MultipleChoice, Preference
+from toolkit.questions.question import MultipleChoice, OpenEnded, Preference, Question
 
 Form = Literal["cloze", "letter"]
-"""`cloze` scores the text of each option, `letter` the letter of each listed one; a preference has texts."""
+"""`cloze` scores the text of each option, `letter` its letter in a list; other questions have texts only."""
 
 Style = Literal["plain", "chat"]
 """`plain` is "Question: ...\\nAnswer:", `chat` the question as a user's turn in the chat template."""
@@ -24,15 +24,15 @@ Turn = dict[str, str]
 """One turn of a conversation, as chat templates take it: `role` and `content`."""
 
 
-def question_text(question: MultipleChoice | Preference, form: Form) -> str:
+def question_text(question: Question, form: Form) -> str:
     """Returns what the model is asked: the question, and for `letter` its lettered options.
 
-    A preference has none, for its answers are long; it reads the same in each form.
+    Only multiple choice has options to show; other questions read the same in each form.
 
     Raises:
         CalibrantError: the question has more options than there are letters.
     """
-    if form == "cloze" or isinstance(question, Preference):
+    if form == "cloze" or not isinstance(question, MultipleChoice):
         return question.text
     if len(question.choices) > len(LETTERS):
         raise CalibrantError(
@@ -61,14 +61,14 @@ def dialogue(text: str) -> list[Turn] | None:
     ]
 
 
-def chat_turns(question: MultipleChoice | Preference, form: Form) -> list[Turn]:
+def chat_turns(question: Question, form: Form) -> list[Turn]:
     """Returns the turns before the assistant's: the user's question, or the dialogue that a prompt is."""
     text = question_text(question, form)
     asked = [{"role": "user", "content": text}]
     return dialogue(text) or asked if isinstance(question, Preference) else asked
 
 
-def plain_prompt(question: MultipleChoice | Preference, form: Form) -> str:
+def plain_prompt(question: Question, form: Form) -> str:
     """Returns the question as plain text that ends where the answer begins; a dialogue stays as it is."""
     text = question_text(question, form)
     if isinstance(question, Preference) and dialogue(text):
@@ -76,8 +76,14 @@ def plain_prompt(question: MultipleChoice | Preference, form: Form) -> str:
     return f"Question: {text}\nAnswer:"
 
 
-def answer_texts(question: MultipleChoice | Preference, form: Form) -> tuple[str, ...]:
-    """Returns the text that stands for each option, in order; of a preference, the chosen one first."""
+def answer_texts(question: Question, form: Form) -> tuple[str, ...]:
+    """Returns the text that stands for each option, in order.
+
+    Those of a preference are the chosen and the rejected answer, that of an open-ended question is its
+    preferred answer.
+    """
     if isinstance(question, Preference):
         return question.chosen, question.rejected
+    if isinstance(question, OpenEnded):
+        return question.answers[:1]
     return question.choices if form == "cloze" else tuple(LETTERS[: len(question.choices)])
