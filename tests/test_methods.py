@@ -14,7 +14,7 @@ from settings import CalibrateSettings, ModelSettings
 SINGLE: dict[str, dict[str, Any]] = {
     name: {"method": name}
     for name in ("sft", "label_smoothing", "focal", "entropy_regularisation", "cft", "rcft", "dpo")
-}
+} | {"sft-lower": {"method": "sft", "training.learn_heldout": False}}
 TWO_LEVELS: dict[str, dict[str, Any]] = {
     "calm": {},
     "calm_scalar": {"method": "calm_scalar"},
@@ -90,10 +90,11 @@ def test_the_upper_level_comes_every_other_step_and_moves_alpha_only_then(compar
     assert moved[1] == 1 and moved[2] > 1 and moved[3] == moved[2] and moved[4] != moved[3]
 
 
-def test_a_single_level_learns_from_all_questions(compared):
+def test_a_single_level_learns_from_all_questions_unless_told_otherwise(compared):
     folder, _ = compared
     for name in SINGLE:
-        assert report(folder, f"{name}-seed0")["training"]["lower"]["count"] == 48
+        count = report(folder, f"{name}-seed0")["training"]["lower"]["count"]
+        assert count == (36 if name == "sft-lower" else 48)
         assert not (folder / f"{name}-seed0" / "calibration.safetensors").exists()
     for name in TWO_LEVELS:
         levels = report(folder, f"{name}-seed0")["training"]

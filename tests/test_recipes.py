@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -182,13 +183,13 @@ def test_the_bundled_model_learns_from_one_command(tmp_path):
     done = launch(
         "calibrate.py", "--config", "recipes/configs/worldfacts.yaml", "--output_dir", tmp_path / "real",
         "--data.train_limit", 20, "--data.validation_limit", 6, "--data.test", "[worldfacts/chemistry]",
-        "--data.test_limit", 12, "--training.steps", 5, "--calm.lower_steps", 2, "--training.batch_size", 4,
-        "--training.decay", "constant", "--training.warmup_steps", 1, "--training.keep", "last",
+        "--data.test_limit", 12, "--training.steps", 5, "--calm.lower_steps", 2, "--calm.upper_every", 1,
+        "--training.batch_size", 4, "--training.decay", "constant", "--training.warmup_steps", 1,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "real" / "history.jsonl").read_text().splitlines()]
     assert rows[-1]["validation_nll"] < rows[0]["validation_nll"]
-    assert all(row["lambda"] > 0 and row["upper_entropy"] > 0 for row in rows[3:])
+    assert all(row["alpha_delta_max"] != 1 and row["upper_entropy"] > 0 for row in rows[3:])
     weights = load_file(tmp_path / "real" / "adapter_model.safetensors")
     assert all(weights[key].any() for key in weights if "lora_B" in key)
     adapter = json.loads((tmp_path / "real" / "adapter_config.json").read_text())
@@ -362,3 +363,11 @@ def test_every_config_is_valid_and_every_key_has_a_comment(path):
     for line in text.splitlines():
         bare = line.rstrip().endswith(":") or line.lstrip().startswith(("#", "- ")) or not line
         assert "#" in line or bare, f"{path.name}: {line} has no comment"
+
+
+def test_there_is_one_default_for_all_question_sets():
+    configs = ROOT / "recipes" / "configs"
+    worldfacts, arc = (
+        calibrate_settings(configs / f"{name}.yaml", {}) for name in ("worldfacts", "arc_easy")
+    )
+    assert replace(worldfacts, data=arc.data) == arc
