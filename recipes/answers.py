@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import Accelerator
 from build import Base, build_answers, build_base, place
+from open_answers import build_open_answers
 from settings import CalibrateSettings, DataSettings, ModelSettings
 
 from toolkit.calibration.baselines import contextual, fit_temperature, temper
@@ -21,6 +22,8 @@ from toolkit.evaluation.evaluate import (
     write_evaluation,
 )
 from toolkit.evaluation.metrics import Floats
+from toolkit.evaluation.open_ended import OpenAnswers
+from toolkit.evaluation.open_report import measure_open
 from toolkit.evaluation.report import build_report
 from toolkit.models.base import model_identity, model_name
 from toolkit.models.sharding import is_sharded
@@ -52,15 +55,27 @@ class Loaded:
 
 
 def answer_base(
-    settings: CalibrateSettings, sets: Sequence[QuestionSet], folder: Path, loaded: Loaded
+    settings: CalibrateSettings,
+    sets: Sequence[QuestionSet],
+    open_ended: Sequence[QuestionSet],
+    folder: Path,
+    loaded: Loaded,
 ) -> Known:
-    """Lets the base model answer all questions, once, and keeps a report of it in the folder."""
+    """Lets the base model answer all questions, once, and keeps a report of it in the folder.
+
+    Returns:
+        The answers to questions with options; those to open-ended ones are in the report alone.
+    """
+    size, seed = settings.report.batch_size, settings.data.seed
 
     def answer(base: Base, label: str | None) -> list[Answered]:
-        size = settings.report.batch_size
-        return build_answers(base, base.model, sets, settings.prompt, size, label and BASE)
+        return build_answers(base, base.model, sets, settings.prompt, size, label)
 
-    return _answer_once(settings, sets, folder, loaded, BASE, answer)
+    def answer_open(base: Base, label: str | None) -> list[OpenAnswers]:
+        asking, prompt = settings.open_ended, settings.prompt
+        return build_open_answers(base, base.model, open_ended, asking, prompt, size, seed, label)
+
+    return _answer_once(settings, sets, folder, loaded, BASE, answer, answer_open)
 
 
 def answer_contextually(settings: CalibrateSettings, known: Known, folder: Path, loaded: Loaded) -> Known:
@@ -91,18 +106,19 @@ def _answer_once(
     loaded: Loaded,
     method: str,
     answer: Callable[[Base, str | None], list[Answered]],
+    answer_open: Callable[[Base, str | None], list[OpenAnswers]] = lambda base, label: [],
 ) -> Known:
     accelerator = loaded.accelerator
     if not finished(folder, accelerator):
         base = loaded.base(settings.model)
         base = place(base, base.model)
-        answered = answer(base, method if accelerator.is_main_process else None)
+        label = method if accelerator.is_main_process else None
+        answered, opened = answer(base, label), answer_open(base, label)
         if accelerator.is_main_process:
             shown = settings.report
+            keys = {"bins": shown.bins, "resamples": shown.resamples, "seed": settings.data.seed}
             report = build_report(
-                measure(
-                    tested(answered), bins=shown.bins, resamples=shown.resamples, seed=settings.data.seed
-                ),
+                measure(tested(answered), **keys),
                 model=model_name(settings.model.name),
                 adapter=None,
                 method=method,
@@ -110,10 +126,11 @@ def _answer_once(
                 prompt=asdict(settings.prompt),
             )
             report["base"] = model_identity(settings.model.name, base.model, settings.model.revision)
+            report["open_ended"] = measure_open(opened, grader=settings.open_ended.grader, **keys)
             panels = [panel(one, method) for one in tested(answered)]
-            write_evaluation(folder, report, answered, panels, label=method, bins=shown.bins)
+            write_evaluation(folder, report, answered, panels, opened, label=method, bins=shown.bins)
         accelerator.wait_for_everyone()
-    answered = read_answers(folder / "predictions.parquet", sets)
+    answered = read_answers(folder / "predictions.parquet", sets) if sets else []
     return {(one.data.name, one.data.split): one for one in answered}
 
 

@@ -63,6 +63,7 @@ def calibrate(
     settings: CalibrateSettings,
     launch: Launch,
     before: list[Answered] | None = None,
+    before_open: list[dict[str, Any]] | None = None,
     loaded: Base | None = None,
 ) -> Report:
     """Runs one training run from its settings to its finished folder.
@@ -70,7 +71,9 @@ def calibrate(
     Args:
         settings: All settings.
         launch: The finished adapter's folder, in which an unfinished run is resumed, and the tracker.
-        before: The base model's answers to the validation and test questions, where they are known.
+        before: The base model's answers to the validation and test questions with options, where they are
+            known.
+        before_open: In that case, what its report has of the open-ended ones.
         loaded: The base model, where it is loaded already; it ends as it came.
 
     Returns:
@@ -134,6 +137,7 @@ def calibrate(
                 found_before = ask(base, model, data, settings, "base" if main else None)
         found = ask(base, model, data, settings, method if main else None, view())
         report = _report(settings, method, folder.name, identity, found_before, found, data)
+        report["before_open_ended"] += before_open or []
         report["kept_step"], report["unmoved_layers"] = run.best_step, unmoved
         if main:
             save_adapter(model, base.tokenizer, folder)

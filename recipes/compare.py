@@ -6,9 +6,10 @@ accelerate launch recipes/compare.py --config recipes/configs/demo.yaml --output
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from accelerate import PartialState
@@ -30,7 +31,8 @@ from settings import CalibrateSettings, CompareSettings
 
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.compare import BASE, CONTEXTUAL, Asked, untempered
-from toolkit.evaluation.evaluate import read_answers
+from toolkit.evaluation.evaluate import Answered, read_answers
+from toolkit.evaluation.report import read_report
 from toolkit.questions.question import QuestionSet
 
 Runs = dict[tuple[str, str, int], CalibrateSettings]
@@ -68,15 +70,14 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
 
     with open_run(folder, kept, finished="comparison.json", active=main):
         folds = {fold: (run, build_data(run.data)) for (fold, _, _), run in runs.items()}
-        sets = {fold: [*data.validation, *data.test] for fold, (_, data) in folds.items()}
-        if by_kind([one for own in sets.values() for one in own])[1]:
-            raise CalibrantError(
-                "comparisons are of questions with choices; give data.validation and data.test such sources"
-            )
-        every = union(one for own in sets.values() for one in own)
+        sets = {fold: by_kind([*data.validation, *data.test])[0] for fold, (_, data) in folds.items()}
+        opened = {fold: by_kind(data.test or data.validation)[1] for fold, (_, data) in folds.items()}
+        every, every_open = (union(one for own in kind.values() for one in own) for kind in (sets, opened))
         loaded = Loaded(accelerator)
-        known = {name: answer_base(run, every, folder / name, loaded) for name, run in bases.items()}
-        if settings.contextual:
+        known = {
+            name: answer_base(run, every, every_open, folder / name, loaded) for name, run in bases.items()
+        }
+        if settings.contextual and every:
             name, run = next(iter(bases.items()))
             known[CONTEXTUAL] = answer_contextually(run, known[name], folder / CONTEXTUAL, loaded)
         answers: Columns = {
@@ -88,25 +89,43 @@ def compare(settings: CompareSettings, folder: Path, config: Path) -> str:
             if not finished(target, accelerator):
                 if main:
                     print(f"run {number} of {len(runs)}: {folder_name(fold, name, seed)}", file=sys.stderr)
-                before = answers[base_name(run, kinds)][0][fold]
-                calibrate(run, Launch(target), before=before, loaded=loaded.base(run.model))
+                base = base_name(run, kinds)
+                before, before_open = answers[base][0][fold], read_open(folder / base, opened[fold])
+                calibrate(run, Launch(target), before, before_open, loaded=loaded.base(run.model))
             by_seed = answers.setdefault(name, [{} for _ in settings.seeds])
-            found = read_answers(target / "predictions.parquet", sets[fold])
+            found = read_answers(target / "predictions.parquet", sets[fold]) if sets[fold] else []
             by_seed[settings.seeds.index(seed)][fold] = found
         chosen = shown if "all" in settings.temperature else set(settings.temperature)
         temperatures: Temperatures = {}
-        fitted_on = temperature_sources({fold: run.data for fold, (run, _) in folds.items()})
+        fitted_on = temperature_sources({fold: run.data for fold, (run, _) in folds.items()}) if every else {}
         for ending, sources in fitted_on.items():
             for name in [name for name in answers if name in chosen]:
                 fitted = [tempered(one, sources) for one in answers[name]]
                 temperatures[name + ending] = [values for values, _ in fitted]
                 answers[name + ending] = [by_fold for _, by_fold in fitted]
+        trained = {
+            name: [[folder / folder_name(fold, name, seed) for fold in folds] for seed in settings.seeds]
+            for name in settings.methods
+        }
         outcome = Outcome(
-            tests=tests_of(folds),
-            answers={name: answers[name] for name in in_order(answers)},
-            folders={
-                name: [[folder / folder_name(fold, name, seed) for fold in folds] for seed in settings.seeds]
-                for name in settings.methods
+            tests=tests_of(folds, open_ended=False),
+            open_tests=tests_of(folds, open_ended=True),
+            answers={name: [tested(one, folds) for one in answers[name]] for name in in_order(answers)},
+            folders=trained,
+            open_results={
+                name: [[one for fold in folds for one in read_open(folder / name, opened[fold])]]
+                for name in bases
+            }
+            | {
+                name: [
+                    [
+                        one
+                        for own, path in zip(opened.values(), paths, strict=True)
+                        for one in read_open(path, own)
+                    ]
+                    for paths in seeds
+                ]
+                for name, seeds in trained.items()
             },
             reference=settings.reference if settings.reference in answers else next(iter(settings.methods)),
             temperatures=temperatures,
@@ -187,13 +206,29 @@ def union(sets: Iterable[QuestionSet]) -> list[QuestionSet]:
     return list(found.values())
 
 
-def tests_of(folds: dict[str, tuple[CalibrateSettings, Data]]) -> list[Asked]:
-    """Returns the test sets of all folds."""
+def tests_of(folds: dict[str, tuple[CalibrateSettings, Data]], *, open_ended: bool) -> list[Asked]:
+    """Returns the test sets of all folds that are of one kind."""
     return [
         Asked(f"{one.name} ({fold})" if fold else one.name, one.name in seen(run.data))
         for fold, (run, data) in folds.items()
-        for one in data.test or data.validation
+        for one in by_kind(data.test or data.validation)[open_ended]
     ]
+
+
+def read_open(folder: Path, sets: Sequence[QuestionSet]) -> list[dict[str, Any]]:
+    """Returns what the report in a folder has of some open-ended sets."""
+    found = {one["data"]["name"]: one for one in read_report(folder / "report.json")["open_ended"]}
+    return [found[one.name] for one in sets]
+
+
+def tested(
+    by_fold: dict[str, list[Answered]], folds: dict[str, tuple[CalibrateSettings, Data]]
+) -> dict[str, list[Answered]]:
+    """Returns the answers to the test sets of each fold, or to its validation sets where it has none."""
+    return {
+        fold: [one for one in answered if one.data in (folds[fold][1].test or folds[fold][1].validation)]
+        for fold, answered in by_fold.items()
+    }
 
 
 def in_order(answers: Columns) -> list[str]:

@@ -14,6 +14,8 @@
     kept_steps    of each trained method: for each seed, one for each fold
     methods       for each method, test set and mean over a kind of test sets: every metric, as `summary` in
                   `toolkit.evaluation.compare` describes it
+    open_ended    of open-ended test sets: `tests`, and `methods` as `open_summary` in
+                  `toolkit.evaluation.open_compare` describes them
 """
 
 import json
@@ -45,9 +47,10 @@ from toolkit.evaluation.comparison_plots import (
     method_looks,
     risk_coverage_curves,
 )
-from toolkit.evaluation.evaluate import Answered, tested
+from toolkit.evaluation.evaluate import Answered
 from toolkit.evaluation.files import replacing
 from toolkit.evaluation.metrics import Bools, Floats, top_answers
+from toolkit.evaluation.open_compare import open_summary, open_table
 from toolkit.evaluation.plots import Panel, reliability_diagram
 from toolkit.evaluation.report import read_report, strict, versions
 
@@ -66,9 +69,11 @@ class Outcome:
     """All that a comparison found.
 
     Attributes:
-        tests: The test sets of all folds, fold after fold.
-        answers: Answers by method, in the order of the table, seed and fold.
+        tests: The test sets with options of all folds, fold after fold.
+        open_tests: The open-ended ones.
+        answers: Answers to them by method, in the order of the table, seed and fold.
         folders: Of each trained method, by seed and fold.
+        open_results: By method and seed, what the report has of each open-ended test set.
         temperatures: Those that methods at a fitted one are shown at.
         reference: The method that others are compared with.
         settings: Settings of any of the runs.
@@ -76,8 +81,10 @@ class Outcome:
     """
 
     tests: list[Asked]
+    open_tests: list[Asked]
     answers: Columns
     folders: dict[str, list[list[Path]]]
+    open_results: dict[str, list[list[dict[str, Any]]]]
     temperatures: Temperatures
     reference: str
     settings: CalibrateSettings
@@ -91,7 +98,10 @@ def write_outcome(outcome: Outcome, folder: Path) -> str:
         The tables.
     """
     report, tests = outcome.settings.report, outcome.tests
-    answered = {name: [_tested(one) for one in seeds] for name, seeds in outcome.answers.items()}
+    answered = {
+        name: [[one for own in by_fold.values() for one in own] for by_fold in seeds]
+        for name, seeds in outcome.answers.items()
+    }
     measured = {
         name: measure_method(
             [[one.confidence for one in sets] for sets in seeds],
@@ -101,21 +111,26 @@ def write_outcome(outcome: Outcome, folder: Path) -> str:
         )
         for name, seeds in answered.items()
     }
-    tables = [
-        method_table(tests, measured, outcome.reference, report.bins),
-        set_table(tests, measured),
-    ]
+    opened = open_summary(outcome.open_tests, outcome.open_results) if outcome.open_tests else {}
+    tables = [open_table(outcome.open_tests, opened)] if opened else []
+    if tests:
+        tables = [
+            method_table(tests, measured, outcome.reference, report.bins),
+            set_table(tests, measured),
+            *tables,
+        ]
     text = "\n\n".join(tables)
     _draw(outcome, answered, measured, folder)
-    content = _content(outcome, answered, measured)
+    content = _content(outcome, answered, measured) | {"open_ended": _open_content(outcome, opened)}
     for name, written in (("comparison.md", text), ("comparison.json", json.dumps(content, allow_nan=False))):
         with replacing(folder / name) as partial:
             partial.write_text(written + "\n", encoding="utf-8")
     return text
 
 
-def _tested(by_fold: dict[str, list[Answered]]) -> list[Answered]:
-    return [one for answered in by_fold.values() for one in tested(answered)]
+def _open_content(outcome: Outcome, opened: dict[str, Any]) -> dict[str, Any]:
+    tests = [{"name": test.name, "in_domain": test.in_domain} for test in outcome.open_tests]
+    return {"tests": tests, "methods": strict(opened)}
 
 
 def _content(
@@ -140,7 +155,7 @@ def _content(
             name: [[read_report(one / "report.json")["kept_step"] for one in folds] for folds in seeds]
             for name, seeds in outcome.folders.items()
         },
-        "methods": summary(outcome.tests, measured, outcome.reference),
+        "methods": summary(outcome.tests, measured, outcome.reference) if outcome.tests else {},
     }
     return dict(strict(found))
 
@@ -151,13 +166,15 @@ def _draw(
     """Draws all figures; reliability and risk-coverage leave out methods at a fitted temperature."""
     looks = method_looks(list(answered))
     values = {name: one.values for name, one in measured.items()}
-    inside = [test.in_domain for test in outcome.tests]
-    ece_against_accuracy(values, inside, folder / "ece-accuracy.png", looks=looks)
     histories = {
         name: [_run(one) for folds in seeds for one in folds] for name, seeds in outcome.folders.items()
     }
     alpha_curves(histories, folder / "alpha.png")
     entropy_against_nll(histories, folder / "entropy-nll.png", looks=looks)
+    if not outcome.tests:
+        return
+    inside = [test.in_domain for test in outcome.tests]
+    ece_against_accuracy(values, inside, folder / "ece-accuracy.png", looks=looks)
     plain = {name: seeds for name, seeds in answered.items() if untempered(name) == name}
     curves = {
         test.name: {name: [_answers(sets[i]) for sets in seeds] for name, seeds in plain.items()}

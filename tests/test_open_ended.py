@@ -129,3 +129,40 @@ def test_both_kinds_of_questions_in_one_report(trained, tiny_folder, tmp_path):
     for name in SEQUENCE:
         own = before["confidence"][name]["confidence"]["value"]
         assert mine[name]["confidence"]["value"] == pytest.approx(own, abs=1e-4)
+
+
+def test_a_comparison_has_both_kinds_of_questions(trained, tmp_path):
+    folder, _ = trained
+    (tmp_path / "config.yaml").write_text((folder.parent / "config.yaml").read_text())
+    keys = {
+        "calibration": "config.yaml",
+        "methods": {"sft": {"method": "sft"}, "calm": {}},
+        "temperature": [],
+        "seeds": [0, 1],
+        "shared": {"data.validation": ["worldfacts/cities"], "open_ended.samples": 3},
+        "folds": {
+            "open": {"data.test": ["worldfacts/chemistry/open", "worldfacts/currencies/open"]},
+            "both": {"data.test": ["worldfacts/capitals", "worldfacts/chemistry/open"]},
+        },
+    }
+    (tmp_path / "compare.yaml").write_text(yaml.safe_dump(keys, sort_keys=False))
+    command = ("compare.py", "--config", tmp_path / "compare.yaml", "--output_dir", tmp_path / "out")
+    done = launch(*command)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [one["name"] for one in found["tests"]] == ["worldfacts/capitals (both)"]
+    assert [(one["name"], one["in_domain"]) for one in found["open_ended"]["tests"]] == [
+        ("worldfacts/chemistry/open (open)", False),
+        ("worldfacts/currencies/open (open)", True),
+        ("worldfacts/chemistry/open (both)", False),
+    ]
+    methods = found["open_ended"]["methods"]
+    assert list(methods) == ["none", "sft", "calm"]
+    for name, path in (("none", "none"), ("sft", "open/sft-seed1"), ("calm", "open/calm-seed1")):
+        entries = report(tmp_path / "out" / path)["open_ended"]
+        (own,) = [one for one in entries if one["data"]["name"] == "worldfacts/currencies/open"]
+        for kind in ("sem2", "length_normalised"):
+            value = own["confidence"][kind]["brier"]["value"]
+            seeds = methods[name][kind]["worldfacts/currencies/open (open)"]["brier"]["seeds"]
+            assert seeds[-1] == pytest.approx(value)
+    assert "| sem2 " in done.stdout and "capitals" in done.stdout
