@@ -54,8 +54,10 @@ def wait_for_address(server: subprocess.Popen[str], seconds: float) -> str:
 
 def ask(page: Page, question: str) -> None:
     """Asks a question, waits for both answers, and lets the model find nothing more."""
+    page.evaluate("document.querySelectorAll('.figures').forEach((one) => one.setAttribute('data-old', ''))")
     page.fill("#question textarea", question)
     page.press("#question textarea", "Enter")
+    page.wait_for_function("() => !document.querySelector('.figures[data-old]')")
     wait_for_answers(page)
     page.click("#stop-button")
 

@@ -1,0 +1,1 @@
+"""The explorer's tabs: components, and what happens on each event."""

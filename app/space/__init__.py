@@ -1,0 +1,1 @@
+"""The files of a Hugging Face Space that serves the explorer."""

@@ -1,0 +1,1 @@
+"""What is shown: data into HTML, SVG and pictures."""
