@@ -11,14 +11,12 @@ from toolkit.confidence.samples import draw_samples
 from toolkit.confidence.stated import Stated, stated
 from toolkit.confidence.tokens import SEQUENCE, generated_confidence
 from toolkit.evaluation.grading import short_answer
+from toolkit.evaluation.open_ended import NUMBER_TOKENS, REPLY_TOKENS
 from toolkit.models.encoding import encode_prompt, encode_turns
 from toolkit.models.generation import Decoding, end_ids
 from toolkit.questions.elicitation import ELICITATIONS
 from toolkit.questions.prompts import Turn
 from toolkit.questions.question import OpenEnded
-
-REPLY_TOKENS, NUMBER_TOKENS = 96, 24
-"""Most tokens of what a model says of its confidence, and of a reply that is to be a number alone."""
 
 TURN = 4
 """Tokens that one side writes before it is the other's turn: switching adapters takes time."""

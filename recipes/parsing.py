@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import PositiveInt
 from settings import CalibrateSettings, CompareSettings, EvaluateSettings
 
 from toolkit.errors import CalibrantError
@@ -49,6 +50,23 @@ class PublishSettings:
     merged: str | None = None
     model: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
+@dataclass
+class SaySettings:
+    """What makes data of graded answers.
+
+    Attributes:
+        evaluation: Folder of an evaluation of open-ended questions that the model was not trained on.
+        output: JSONL file to write.
+        confidence: The confidence whose frequencies are to be said: a kind that the evaluation measured.
+        bins: Number of bins in which frequencies are counted.
+    """
+
+    evaluation: Path
+    output: Path
+    confidence: str = "sem1"
+    bins: PositiveInt = 10
 
 
 class OneLineParser(ArgumentParser):
@@ -128,6 +146,18 @@ def parse_publish(arguments: Sequence[str] | None = None) -> PublishSettings:
     )
     parser.add_class_arguments(PublishSettings, skip=skipped)
     return PublishSettings(**parser.read(arguments))
+
+
+def parse_say(arguments: Sequence[str] | None = None) -> SaySettings:
+    """Reads which answers are to become data, and how."""
+    parser = OneLineParser(
+        prog="say.py",
+        description="Makes data that teaches a model to say how sure it is, of its graded answers.",
+    )
+    parser.add_argument("evaluation", type=Path, help="folder of an evaluation of open-ended questions")
+    parser.add_argument("output", type=Path, help="JSONL file to write")
+    parser.add_class_arguments(SaySettings, skip={"evaluation", "output"})
+    return SaySettings(**parser.read(arguments))
 
 
 def _repeated(arguments: Sequence[str] | None) -> list[str]:

@@ -32,8 +32,8 @@ from toolkit.questions.elicitation import ELICITATIONS
 from toolkit.questions.prompts import Style, Turn
 from toolkit.questions.question import OpenEnded, QuestionSet
 
-REPLY_TOKENS = 96
-"""Most tokens of a reply to an elicitation."""
+REPLY_TOKENS, NUMBER_TOKENS = 96, 24
+"""Most tokens of a reply to an elicitation, and of one that is to be a number alone."""
 
 Cluster = Callable[[OpenEnded, Sequence[str]], list[int]]
 """Says which of the sampled answers to a question mean the same; see `toolkit.confidence.clusters`."""
@@ -265,10 +265,11 @@ def _stated(
     questions = [question for question in data if isinstance(question, OpenEnded)]
     stages = [list(answers)]
     if name != "two_stage":  # whose first stage asks for the answer that there is already
-        stages = [_replies(asked, data, [elicitation.ask(question) for question in questions], name, asking)]
+        turns = [elicitation.ask(question) for question in questions]
+        stages = [_replies(asked, data, turns, name, asking, REPLY_TOKENS)]
     if elicitation.ask_again is not None:
         turns = [elicitation.ask_again(*one) for one in zip(questions, stages[0], strict=True)]
-        stages.append(_replies(asked, data, turns, f"{name} again", asking))
+        stages.append(_replies(asked, data, turns, f"{name} again", asking, NUMBER_TOKENS))
     found = [_best(stated(elicitation, replies)) for replies in zip(*stages, strict=True)]
     if name == "two_stage":
         found = [replace(one, answer=answer) for one, answer in zip(found, answers, strict=True)]
@@ -282,9 +283,9 @@ def _best(guesses: Sequence[Stated]) -> Stated:
 
 
 def _replies(
-    asked: Model, data: QuestionSet, turns: Sequence[list[Turn]], name: str, asking: Asking
+    asked: Model, data: QuestionSet, turns: Sequence[list[Turn]], name: str, asking: Asking, most: int
 ) -> list[str]:
-    room = asked.max_length - REPLY_TOKENS
+    room = asked.max_length - most
     prompts = [
         encode_turns(own, asked.tokenizer, name=question.id, max_length=room)
         for own, question in zip(turns, data, strict=True)
@@ -295,7 +296,7 @@ def _replies(
         prompts,
         [question.id for question in data],
         n=1,
-        decoding=Decoding(temperature=0.0, max_tokens=REPLY_TOKENS),
+        decoding=Decoding(temperature=0.0, max_tokens=most),
         seed=asking.seed,
         batch_size=asking.batch_size,
         accelerator=asked.accelerator,

@@ -67,8 +67,8 @@ def encode_question(
     A preference has its chosen and its rejected answer for options, in either form, and an open-ended
     question its preferred answer alone. Where to stop is a part of such answers: in the style "chat" they end
     with the token that ends an assistant's turn in the template, if there is one, and in the style "plain"
-    those of open-ended questions end with a line break. A preference's prompt is a user's turn, or the turns
-    of a dialogue; see `toolkit.questions.prompts.dialogue`.
+    those of open-ended questions end with a line break. Such a question is a user's turn, or the turns of a
+    dialogue; see `toolkit.questions.prompts.dialogue`.
 
     Args:
         question: A question of any kind.

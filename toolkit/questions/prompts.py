@@ -1,6 +1,7 @@
 """From a question to the text that a model reads, and the texts whose probability is its answer."""
 
 import re
+from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Literal
 
@@ -47,7 +48,8 @@ def dialogue(text: str) -> list[Turn] | None:
     """Returns the turns of a prompt that is a dialogue, as in many sets of preferences, or None for another.
 
     A dialogue is "Human: ...", "Assistant: ...", and so on by turns, with an empty line before each label,
-    and ends in "Assistant:", whose turn it is. "System: ..." may stand before the first.
+    and ends in "Assistant:", whose turn it is. "System: ..." may stand before the first. `dialogue_text` is
+    the way back.
     """
     before, *parts = LABEL.split(text.strip())
     labels, said = parts[::2], [part.strip() for part in parts[1::2]]
@@ -61,17 +63,24 @@ def dialogue(text: str) -> list[Turn] | None:
     ]
 
 
+def dialogue_text(turns: Sequence[Turn]) -> str:
+    """Returns turns as a dialogue whose next turn is the assistant's; see `dialogue`."""
+    labels = {role: label for label, role in ROLES.items()}
+    said = [f"{labels[turn['role']]}: {turn['content']}" for turn in turns]
+    return "\n\n".join([*said, "Assistant:"])
+
+
 def chat_turns(question: Question, form: Form) -> list[Turn]:
     """Returns the turns before the assistant's: the user's question, or the dialogue that a prompt is."""
     text = question_text(question, form)
     asked = [{"role": "user", "content": text}]
-    return dialogue(text) or asked if isinstance(question, Preference) else asked
+    return asked if isinstance(question, MultipleChoice) else dialogue(text) or asked
 
 
 def plain_prompt(question: Question, form: Form) -> str:
     """Returns the question as plain text that ends where the answer begins; a dialogue stays as it is."""
     text = question_text(question, form)
-    if isinstance(question, Preference) and dialogue(text):
+    if not isinstance(question, MultipleChoice) and dialogue(text):
         return text.rstrip()
     return f"Question: {text}\nAnswer:"
 

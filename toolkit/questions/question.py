@@ -55,7 +55,8 @@ class OpenEnded:
 
     Args:
         id: Name of the question, unique within its set.
-        text: The question as it is put to the model.
+        text: The question as it is put to the model; for one of several turns see
+            `toolkit.questions.prompts.dialogue`.
         answers: Accepted answers, the preferred one first.
         subject: What the question is about; may be empty.
         entities: Keys of the things that the question names.
