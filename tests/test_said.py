@@ -76,7 +76,9 @@ def test_a_row_asks_what_an_evaluation_asks(bundled, tmp_path):
     assert "0 answers left out" in say(SaySettings(tmp_path, path, "product"))
     for number, question in enumerate(read_jsonl(path)):
         asked = OpenEnded("id", f"What is {number}?", ("unknown",))
-        turns = ELICITATIONS["two_stage"].ask_again(asked, f"number {number}")
+        ask_again = ELICITATIONS["two_stage"].ask_again
+        assert ask_again is not None
+        turns = ask_again(asked, f"number {number}")
         wanted = encode_turns(turns, tokenizer, name="id", max_length=500)
         assert encode_prompt(question, tokenizer, style="chat", max_length=500) == wanted
 
