@@ -61,12 +61,14 @@ class SaySettings:
         output: JSONL file to write.
         confidence: The confidence whose frequencies are to be said: a kind that the evaluation measured.
         bins: Number of bins in which frequencies are counted.
+        answers: Put each question with the model's own answer beside, so that its answers stay as they are.
     """
 
     evaluation: Path
     output: Path
-    confidence: str = "sem1"
+    confidence: str = "minimum"
     bins: PositiveInt = 10
+    answers: bool = True
 
 
 class OneLineParser(ArgumentParser):

@@ -1,6 +1,6 @@
 """Makes data that teaches a model to say how sure it is, of an evaluation's graded answers.
 
-python recipes/say.py EVALUATION FILE.jsonl [--confidence sem1] [--bins 10]
+python recipes/say.py EVALUATION FILE.jsonl [--confidence minimum] [--bins 10] [--answers false]
 """
 
 import sys
@@ -12,7 +12,7 @@ from toolkit.evaluation.said import read_answers, said_rows, write_rows
 
 
 def say(settings: SaySettings) -> str:
-    """Writes one open-ended question for each answer: how probable it is that it is right.
+    """Writes an open-ended question for each answer: how probable it is that it is right.
 
     Args:
         settings: All settings.
@@ -23,7 +23,8 @@ def say(settings: SaySettings) -> str:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    made = said_rows(read_answers(settings.evaluation), settings.confidence, settings.bins)
+    answers = read_answers(settings.evaluation)
+    made = said_rows(answers, settings.confidence, settings.bins, keep=settings.answers)
     write_rows(settings.output, made.rows)
     taught = ", ".join(f"{value:.2f} ({count})" for value, count in made.probabilities.items())
     return f"probabilities taught, and how many answers each: {taught}; {made.skipped} answers left out"

@@ -73,7 +73,7 @@ def test_a_row_asks_what_an_evaluation_asks(bundled, tmp_path):
     tokenizer = bundled[1]
     path = tmp_path / "said.jsonl"
     frame().to_parquet(tmp_path / "answers.parquet")
-    assert "0 answers left out" in say(SaySettings(tmp_path, path, "product"))
+    assert "0 answers left out" in say(SaySettings(tmp_path, path, "product", answers=False))
     for number, question in enumerate(read_jsonl(path)):
         asked = OpenEnded("id", f"What is {number}?", ("unknown",))
         ask_again = ELICITATIONS["two_stage"].ask_again
@@ -98,6 +98,16 @@ def test_what_is_no_dialogue_or_has_no_confidence_is_left_out_and_counted():
     asked = " ".join(row["question"] for row in made.rows)
     assert made.skipped == 3 and len(made.rows) == 37
     assert all((f"What is {i}?" in asked) == (i not in (3, 4, 5)) for i in range(40))
+
+
+def test_questions_with_their_answers_stand_beside():
+    answers = frame()
+    answers.loc[3, "answer"] = ""
+    plain, kept = (said_rows(answers, "product", keep=keep) for keep in (False, True))
+    assert (kept.skipped, kept.probabilities) == (1, plain.probabilities)
+    assert kept.rows[: len(plain.rows)] == plain.rows
+    beside = [(row["question"], *row["answers"]) for row in kept.rows[len(plain.rows) :]]
+    assert beside == [(f"What is {i}?", f"number {i}") for i in range(40) if i != 3]
 
 
 def test_equal_rows_are_one():
@@ -127,5 +137,5 @@ def test_faults_are_one_line_and_leave_the_file(tmp_path):
     with pytest.raises(CalibrantError, match="9 answers are too few for 10 bins"):
         say(SaySettings(tmp_path, path))
     assert path.read_text() == "kept"
-    say(SaySettings(tmp_path, path, bins=9))
+    say(SaySettings(tmp_path, path, "sem1", bins=9))
     assert [json.loads(line)["answers"] for line in path.read_text().splitlines()]

@@ -29,7 +29,7 @@ def benchmark(path: Path) -> Result:
         verdicts are the same), and the answers that it alone takes or refuses.
 
     Raises:
-        CalibrantError: The file cannot be read.
+        CalibrantError: The file cannot be read, or has no answers.
     """
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -38,6 +38,8 @@ def benchmark(path: Path) -> Result:
         answers = [row["answer"] for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CalibrantError(f"{path} is no file of graded answers ({error}); name another") from error
+    if not rows:
+        raise CalibrantError(f"{path} has no answers; name another")
     graders = {}
     for name, grade in GRADERS.items():
         found = np.array(grade(questions, answers), dtype=bool)

@@ -60,7 +60,8 @@ FUNCTION_WORDS = {
     "if", "in", "is", "it", "la", "ma", "me", "mi", "my", "no", "of", "oh", "ok", "on", "or", "pa", "so",
     "the", "to", "up", "us", "was", "we",
 }  # fmt: skip
-"""Words that are also codes and symbols: as such, they must end a clause and be written as is accepted."""
+"""Words that are also codes and symbols: as such, they are written as is accepted and end a clause, but not
+by a colon, as in "the code is: IJ"."""
 
 LIST_PART = 3
 """Most words of a part of a list of candidates."""
@@ -259,7 +260,7 @@ def _occurrences(said: Sequence[Word], name: Sequence[Word]) -> Iterator[int]:
         if at and texts[at - 1] in QUALIFIERS and gaps[0].isspace():
             continue
         if len(name) == 1 and wanted[0] in FUNCTION_WORDS:
-            ends = len(gaps) == 1 or any(mark in gaps[1] for mark in CLAUSE_ENDS)
+            ends = len(gaps) == 1 or any(mark in gaps[1] for mark in CLAUSE_ENDS.replace(":", ""))
             if not ends or said[at].written != name[0].written:
                 continue
         yield at

@@ -3,13 +3,15 @@
 An evaluation's `answers.parquet` has answers, whether they are right, and confidences that the model did not
 put into words. How often answers at such a confidence are right is what it should have said. Each answer
 becomes an open-ended question: a dialogue that ends in asking how probable it is, with that frequency
-as the accepted answer. Trained on these together with other questions, a model learns to say when it does not
-know. The answers should be to questions that the model was not trained on: to others it is right too often.
+as the accepted answer. Trained on these a model learns to say when it does not know. The question itself with
+the model's own answer can stand beside, so that its answers stay as they are. The evaluation should be of
+questions that the model was not trained on: to others it is right too often.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +76,14 @@ def frequencies(confidence: Floats, correct: Bools, bins: int = 10) -> Floats:
     return np.asarray(np.round(share / STEP)[place] * STEP)
 
 
-def said_rows(answers: pd.DataFrame, confidence: str, bins: int = 10) -> Said:
+def said_rows(answers: pd.DataFrame, confidence: str, bins: int = 10, *, keep: bool = False) -> Said:
     """Makes questions of answers; see the top of this file.
 
     Args:
         answers: What `toolkit.evaluation.open_report.answers_frame` gives, of one or several sets.
         confidence: The column of the confidence.
         bins: As in `frequencies`.
+        keep: Whether each question comes with its answer too.
 
     Raises:
         CalibrantError: There is no such confidence, or there are too few answers.
@@ -95,37 +98,31 @@ def said_rows(answers: pd.DataFrame, confidence: str, bins: int = 10) -> Said:
         given = [own[place] for own, place in zip(answers["samples"], places, strict=True)]
     else:
         given = answers["answer"].tolist()
-    asked = [
-        _dialogue(text, accepted, answer)
-        for text, accepted, answer in zip(answers["question"], answers["accepted"], given, strict=True)
-    ]
-    kept = np.array([text is not None for text in asked], dtype=bool) & answers[confidence].notna().to_numpy()
+    asked = [_dialogue(text, answer) for text, answer in zip(answers["question"], given, strict=True)]
+    fit = np.array([text is not None for text in asked], dtype=bool) & answers[confidence].notna().to_numpy()
     target = frequencies(
-        answers[confidence].to_numpy(dtype=np.float64)[kept],
-        answers[f"{confidence}_correct"].to_numpy(dtype=bool)[kept],
+        answers[confidence].to_numpy(dtype=np.float64)[fit],
+        answers[f"{confidence}_correct"].to_numpy(dtype=bool)[fit],
         bins,
     )
-    texts = [text for text, keep in zip(asked, kept, strict=True) if keep and text is not None]
-    said = [f"Probability: {value:.2f}" for value in target]
-    rows = [
-        {
-            "id": content_id(text, [reply]),
-            "question": text,
-            "answers": [reply],
-            "subject": "stated confidence",
-        }
-        for text, reply in zip(texts, said, strict=True)
-    ]
-    unique = list({row["id"]: row for row in rows}.values())
+    texts = [text for text, one in zip(asked, fit, strict=True) if one and text is not None]
+    pairs = [(text, f"Probability: {value:.2f}") for text, value in zip(texts, target, strict=True)]
+    if keep:
+        pairs += zip(compress(answers["question"], fit), compress(given, fit), strict=True)
+    rows = {
+        (identity := content_id(text, [reply])): {"id": identity, "question": text, "answers": [reply]}
+        for text, reply in pairs
+    }
     values, counts = np.unique(np.round(target, 2), return_counts=True)
-    return Said(unique, len(answers) - len(texts), dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    told = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return Said(list(rows.values()), int((~fit).sum()), told)
 
 
-def _dialogue(text: str, accepted: Sequence[str], answer: str) -> str | None:
+def _dialogue(text: str, answer: str) -> str | None:
     """Returns the question how probable an answer is as a dialogue, or None where it would be another one."""
     ask_again = ELICITATIONS["two_stage"].ask_again
     assert ask_again is not None
-    turns = ask_again(OpenEnded("asked", text, tuple(accepted)), answer)
+    turns = ask_again(OpenEnded("asked", text, ("unknown",)), answer)
     whole = dialogue_text(turns)
     stripped = [{**turn, "content": turn["content"].strip()} for turn in turns]
     return whole if dialogue(whole) == stripped else None
