@@ -35,6 +35,10 @@ from toolkit.questions.question import OpenEnded, QuestionSet
 REPLY_TOKENS, NUMBER_TOKENS = 96, 24
 """Most tokens of a reply to an elicitation, and of one that is to be a number alone."""
 
+WRITTEN_TOGETHER = 4
+"""Answers that are written together, as a multiple of the questions a forward pass: a step of writing gives
+the model but one token of each."""
+
 Cluster = Callable[[OpenEnded, Sequence[str]], list[int]]
 """Says which of the sampled answers to a question mean the same; see `toolkit.confidence.clusters`."""
 
@@ -75,7 +79,7 @@ class Asking:
         cluster: Which of them mean the same.
         elicitations: Ways to ask for stated confidence, of `toolkit.questions.elicitation.ELICITATIONS`.
         p_true: Whether to ask for P(True).
-        batch_size: Questions or rows a forward pass.
+        batch_size: Questions a forward pass; of answers being written, `WRITTEN_TOGETHER` times as many.
         seed: Seed of all draws.
     """
 
@@ -183,7 +187,7 @@ def _draw(
         n=1 if greedy else asking.samples,
         decoding=decoding,
         seed=asking.seed,
-        batch_size=asking.batch_size if greedy else max(asking.batch_size, asking.samples),
+        batch_size=max(WRITTEN_TOGETHER * asking.batch_size, 1 if greedy else asking.samples),
         accelerator=asked.accelerator,
         description=asked.label and f"{asked.label} {data.name} {'answers' if greedy else 'samples'}",
         adjustment=asked.adjustment,
@@ -298,7 +302,7 @@ def _replies(
         n=1,
         decoding=Decoding(temperature=0.0, max_tokens=most),
         seed=asking.seed,
-        batch_size=asking.batch_size,
+        batch_size=WRITTEN_TOGETHER * asking.batch_size,
         accelerator=asked.accelerator,
         description=asked.label and f"{asked.label} {data.name} {name}",
         adjustment=asked.adjustment,
