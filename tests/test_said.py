@@ -135,7 +135,7 @@ def test_faults_are_one_line_and_leave_the_file(tmp_path):
     with pytest.raises(CalibrantError, match="choose one of product, sem1"):
         say(SaySettings(tmp_path, path, "p_true"))
     with pytest.raises(CalibrantError, match="9 answers are too few for 10 bins"):
-        say(SaySettings(tmp_path, path))
+        say(SaySettings(tmp_path, path, "product"))
     assert path.read_text() == "kept"
     say(SaySettings(tmp_path, path, "sem1", bins=9))
     assert [json.loads(line)["answers"] for line in path.read_text().splitlines()]
