@@ -18,11 +18,14 @@ from app.__main__ import main, parser
 
 ROOT = Path(__file__).parents[1]
 SERVER = """
-import sys
+import sys, time
 from app.models import load_models
 from app.pages.explorer import build
 from app.serving import launch
-page = build(load_models(sys.argv[1], sys.argv[2:]))
+models = load_models(sys.argv[1], sys.argv[2:])
+with models.using(models.base) as active:  # a pass of a real model takes a while
+    active.model.register_forward_pre_hook(lambda *_: time.sleep(0.03))
+page = build(models)
 print(launch(page), flush=True)
 page.block_thread()
 """
