@@ -1,6 +1,7 @@
 """What an evaluation asks of open-ended questions, from settings."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +11,15 @@ from settings import PromptSettings
 
 from toolkit.confidence.clusters import by_meaning, by_text
 from toolkit.confidence.entailment import by_language_model, by_nli, load_nli
+from toolkit.confidence.phrases import fit_phrases
+from toolkit.confidence.stated import stated
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.grading import GRADERS, Grader
 from toolkit.evaluation.judge import local_judge, server_judge
 from toolkit.evaluation.open_ended import Asking, Cluster, Model, OpenAnswers, answer_open
+from toolkit.evaluation.open_report import read_answers_frame
 from toolkit.models.adjustment import Adjustment
+from toolkit.questions.elicitation import ELICITATIONS
 from toolkit.questions.question import QuestionSet
 
 
@@ -41,11 +46,40 @@ def build_open_answers(
         samples=settings.samples,
         cluster=build_cluster(settings, judging, model, base.tokenizer),
         elicitations=settings.elicitations,
+        phrases=build_phrases(settings, sets),
         p_true=settings.p_true,
         batch_size=batch_size,
         seed=seed,
     )
     return [answer_open(asked, data, asking) for data in sets]
+
+
+def build_phrases(settings: OpenEndedSettings, sets: Sequence[QuestionSet]) -> dict[str, float] | None:
+    """Returns the probability of each phrase by an earlier evaluation, or None where none is named.
+
+    Raises:
+        CalibrantError: It had no `linguistic`, or one of these questions was in it.
+    """
+    if settings.phrases_from is None or "linguistic" not in settings.elicitations:
+        return None
+    answers = read_answers_frame(Path(settings.phrases_from))
+    if "reply_linguistic" not in answers:
+        raise CalibrantError(
+            f"{settings.phrases_from} has no phrases; evaluate it with --open_ended.elicitations [linguistic]"
+        )
+    if seen := {question.id for data in sets for question in data} & set(answers["id"]):
+        raise CalibrantError(
+            f"{len(seen)} of these questions are in {settings.phrases_from}, where phrases were fitted; "
+            "fit them on other questions"
+        )
+    asked = ELICITATIONS["linguistic"]
+    said = [stated(asked, [reply])[0].phrase for reply in answers["reply_linguistic"]]
+    pairs = [
+        (phrase, right)
+        for phrase, right in zip(said, answers["stated_linguistic_correct"], strict=True)
+        if phrase
+    ]
+    return fit_phrases([phrase for phrase, _ in pairs], [right for _, right in pairs])
 
 
 def build_grader(settings: OpenEndedSettings, asked: dict[str, Any], *model: Any) -> Grader:

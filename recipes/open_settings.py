@@ -22,6 +22,9 @@ class OpenEndedSettings:
             says imply each other (`meaning`).
         nli_model: A model for natural language inference, Hub id or folder, that says so instead.
         elicitations: Ways to ask for stated confidence: one_stage, top_k, two_stage, reasoning, linguistic.
+        phrases_from: Folder of an evaluation of other questions, such as a validation split, with
+            `linguistic`: phrases then also stand for how often they were right there
+            (`stated_linguistic_fitted`).
         p_true: Ask for the probability that the answer is true.
     """
 
@@ -35,4 +38,5 @@ class OpenEndedSettings:
     elicitations: list[Literal["one_stage", "top_k", "two_stage", "reasoning", "linguistic"]] = field(
         default_factory=lambda: ["two_stage"]
     )
+    phrases_from: str | None = None
     p_true: bool = True

@@ -8,7 +8,8 @@ import sys
 from parsing import SaySettings, parse_say
 from runs import run_recipe
 
-from toolkit.evaluation.said import read_answers, said_rows, write_rows
+from toolkit.evaluation.open_report import read_answers_frame
+from toolkit.evaluation.said import said_rows, write_rows
 
 
 def say(settings: SaySettings) -> str:
@@ -23,7 +24,7 @@ def say(settings: SaySettings) -> str:
     Raises:
         CalibrantError: Any fault that the user can mend.
     """
-    answers = read_answers(settings.evaluation)
+    answers = read_answers_frame(settings.evaluation)
     made = said_rows(answers, settings.confidence, settings.bins, keep=settings.answers)
     write_rows(settings.output, made.rows)
     taught = ", ".join(f"{value:.2f} ({count})" for value, count in made.probabilities.items())

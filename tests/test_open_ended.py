@@ -9,6 +9,7 @@ import yaml
 from recipe_runs import config, launch
 
 from toolkit.confidence.clusters import by_text
+from toolkit.confidence.phrases import HUMAN, find_phrase
 from toolkit.confidence.semantic import modal
 from toolkit.confidence.tokens import SEQUENCE
 from toolkit.evaluation.binary import binary_metrics
@@ -98,6 +99,49 @@ def test_the_report_follows_from_the_answers(evaluated):
         assert [*rows["sem1_correct"]] == GRADERS["any"](questions, said)
     assert "stated_top_k" in table and "missing" in table
     assert (folder / "confidence.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_phrases_are_fitted_to_answers_to_other_questions(tmp_path):
+    """The bundled model's phrases on one set, which then stand for how often they were right."""
+    asked = ["--model", "bundled", "--style", "chat", "--limit", 12, "--open_ended.samples", 0,
+             "--resamples", 20, "--open_ended.p_true", "false", "--open_ended.elicitations", "[linguistic]"]  # fmt: skip
+    first = [
+        *asked,
+        "--data",
+        "worldfacts/capitals/open",
+        "--split",
+        "validation",
+        "--output_dir",
+        tmp_path / "one",
+    ]
+    done = launch("evaluate.py", *first)
+    assert done.returncode == 0, done.stderr
+    fitting = ["--open_ended.phrases_from", tmp_path / "one"]
+    second = [*asked, *fitting, "--data", "worldfacts/us_states/open", "--output_dir", tmp_path / "two"]
+    done = launch("evaluate.py", *second)
+    assert done.returncode == 0, done.stderr
+    one, two = (pd.read_parquet(tmp_path / name / "answers.parquet") for name in ("one", "two"))
+    phrases = [find_phrase(reply) for reply in one["reply_linguistic"]]
+    said = {phrase for phrase in phrases if phrase}
+    assert said
+    right = one["stated_linguistic_correct"]
+    fitted = {
+        phrase: (10 * HUMAN[phrase] + right[[one == phrase for one in phrases]].sum())
+        / (10 + phrases.count(phrase))
+        for phrase in said
+    }
+    found = 0
+    for reply, people, ours in zip(
+        two["reply_linguistic"], two["stated_linguistic"], two["stated_linguistic_fitted"], strict=True
+    ):
+        phrase = find_phrase(reply)
+        if phrase and people == HUMAN[phrase]:
+            assert ours == pytest.approx(fitted.get(phrase, people))
+            found += ours != people
+    assert found
+    done = launch("evaluate.py", *first[:-1], tmp_path / "three", *fitting)
+    assert done.returncode == 1 and "fit them on other questions" in done.stderr.splitlines()[-1]
 
 
 def test_two_processes_say_the_same(evaluated, tiny_folder, tmp_path):

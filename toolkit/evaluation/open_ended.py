@@ -7,7 +7,7 @@ Each confidence has the answers that it is about:
 - the other stated confidences are about the answer that the same reply gives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -78,6 +78,8 @@ class Asking:
         samples: Sampled answers to a question; none for no semantic confidence.
         cluster: Which of them mean the same.
         elicitations: Ways to ask for stated confidence, of `toolkit.questions.elicitation.ELICITATIONS`.
+        phrases: Probability of each phrase, fitted on other answers; `stated_linguistic_fitted` takes these
+            in place of what people take a phrase for. None for no such confidence.
         p_true: Whether to ask for P(True).
         batch_size: Questions a forward pass; of answers being written, `WRITTEN_TOGETHER` times as many.
         seed: Seed of all draws.
@@ -88,6 +90,7 @@ class Asking:
     samples: int = 50
     cluster: Cluster = lambda question, answers: by_text(answers)
     elicitations: Sequence[str] = ()
+    phrases: Mapping[str, float] | None = None
     p_true: bool = True
     batch_size: int = 16
     seed: int = 0
@@ -160,8 +163,12 @@ def answer_open(asked: Model, data: QuestionSet, asking: Asking) -> OpenAnswers:
         replies, stated = _stated(asked, data, answers, name, asking)
         result.replies[name] = replies
         own = np.array(asking.grade(questions, [one.answer or "" for one in stated]))
-        value = np.array([np.nan if one.probability is None else one.probability for one in stated])
-        confidence[f"stated_{name}"] = Confidence(value, own)
+        confidence[f"stated_{name}"] = Confidence(_probabilities(stated), own)
+        if name == "linguistic" and asking.phrases is not None:
+            fitted = [
+                replace(one, probability=asking.phrases[one.phrase]) if one.phrase else one for one in stated
+            ]
+            confidence["stated_linguistic_fitted"] = Confidence(_probabilities(fitted), own)
     return result
 
 
@@ -278,6 +285,10 @@ def _stated(
     if name == "two_stage":
         found = [replace(one, answer=answer) for one, answer in zip(found, answers, strict=True)]
     return stages[-1], found
+
+
+def _probabilities(said: Sequence[Stated]) -> Floats:
+    return np.array([np.nan if one.probability is None else one.probability for one in said])
 
 
 def _best(guesses: Sequence[Stated]) -> Stated:

@@ -11,10 +11,12 @@ An entry of a report's `open_ended` has
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from toolkit.errors import CalibrantError, first_line
 from toolkit.evaluation.binary import confidence_block
 from toolkit.evaluation.open_ended import OpenAnswers
 from toolkit.evaluation.plots import Panel
@@ -80,6 +82,23 @@ def _frame(found: OpenAnswers) -> pd.DataFrame:
     for name, one in found.confidence.items():
         columns |= {name: one.value, f"{name}_correct": one.correct}
     return pd.DataFrame(columns | {f"reply_{name}": said for name, said in found.replies.items()})
+
+
+def read_answers_frame(folder: Path) -> pd.DataFrame:
+    """Reads what `answers_frame` gave to an evaluation that has ended.
+
+    Raises:
+        CalibrantError: The folder has none.
+    """
+    path = folder / "answers.parquet"
+    if not path.is_file():
+        raise CalibrantError(
+            f"{folder} has no answers.parquet; name the folder of an evaluation of open-ended questions"
+        )
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise CalibrantError(f"{path} is damaged ({first_line(error)}); evaluate again") from error
 
 
 def format_open_table(reports: Mapping[str, Report]) -> str:

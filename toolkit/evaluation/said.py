@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.confidence.semantic import modal
-from toolkit.errors import CalibrantError, first_line
+from toolkit.errors import CalibrantError
 from toolkit.evaluation.files import replacing
 from toolkit.evaluation.metrics import Bools, Floats
 from toolkit.questions.elicitation import ELICITATIONS
@@ -126,23 +126,6 @@ def _dialogue(text: str, answer: str) -> str | None:
     whole = dialogue_text(turns)
     stripped = [{**turn, "content": turn["content"].strip()} for turn in turns]
     return whole if dialogue(whole) == stripped else None
-
-
-def read_answers(folder: Path) -> pd.DataFrame:
-    """Reads the answers of an evaluation of open-ended questions.
-
-    Raises:
-        CalibrantError: The folder has none.
-    """
-    path = folder / "answers.parquet"
-    if not path.is_file():
-        raise CalibrantError(
-            f"{folder} has no answers.parquet; name the folder of an evaluation of open-ended questions"
-        )
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise CalibrantError(f"{path} is damaged ({first_line(error)}); evaluate again") from error
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
