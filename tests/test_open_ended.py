@@ -105,7 +105,8 @@ def test_the_report_follows_from_the_answers(evaluated):
 def test_phrases_are_fitted_to_answers_to_other_questions(tmp_path):
     """The bundled model's phrases on one set, which then stand for how often they were right."""
     asked = ["--model", "bundled", "--style", "chat", "--limit", 12, "--open_ended.samples", 0,
-             "--resamples", 20, "--open_ended.p_true", "false", "--open_ended.elicitations", "[linguistic]"]  # fmt: skip
+             "--resamples", 20, "--open_ended.p_true", "false",
+             "--open_ended.elicitations", "[linguistic]"]  # fmt: skip
     first = [
         *asked,
         "--data",
