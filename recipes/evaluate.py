@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 from accelerate import PartialState
-from build import build_accelerator, build_answers, build_base, by_kind, load_sets, place
+from build import Base, build_accelerator, build_answers, build_base, by_kind, load_sets, place
 from open_answers import build_open_answers
 from parsing import Launch, dump, parse_evaluate
 from peft import PeftModel
@@ -20,13 +20,15 @@ from runs import open_run, run_recipe
 from settings import EvaluateSettings, ModelSettings, PromptSettings
 from transformers import PreTrainedModel
 
+from toolkit.confidence.vllm_samples import VllmSampler, load_vllm
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.evaluate import measure, panel, write_evaluation
 from toolkit.evaluation.open_report import format_tables, measure_open
 from toolkit.evaluation.report import Report, build_report
 from toolkit.models.adapters import adapter_folder, load_adapter
-from toolkit.models.adjustment import load_adjustment
+from toolkit.models.adjustment import Adjustment, load_adjustment
 from toolkit.models.base import model_identity
+from toolkit.models.generation import end_ids
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             settings.seed,
             shown,
             adjustment,
+            build_sampler(settings, chosen, base, adapter, adjustment) if open_ended else None,
         )
         report = build_report(
             measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),
@@ -109,6 +112,37 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             write_evaluation(folder, report, answered, panels, opened, label=label, bins=settings.bins)
         accelerator.wait_for_everyone()
     return report
+
+
+def build_sampler(
+    settings: EvaluateSettings,
+    model: ModelSettings,
+    base: Base,
+    adapter: Path | None,
+    adjustment: Adjustment | None,
+) -> VllmSampler | None:
+    """Returns what draws sampled answers in the place of the model, or None where the model does.
+
+    Raises:
+        CalibrantError: vLLM is asked for what it does not do here.
+    """
+    if settings.sampler == "transformers" or not settings.open_ended.samples:
+        return None
+    if base.accelerator.num_processes > 1 or model.quantization != "none":
+        raise CalibrantError(
+            "--sampler vllm is for one process and a base that is not quantized; "
+            "draw with --sampler transformers"
+        )
+    return load_vllm(
+        model.name,
+        ends=end_ids(base.model, base.tokenizer),
+        max_length=base.max_length,
+        revision=model.revision,
+        dtype=model.dtype,
+        trust_remote_code=model.trust_remote_code,
+        adapter=adapter,
+        adjustment=adjustment,
+    )
 
 
 def trained_settings(adapter: Path | None) -> dict[str, Any]:

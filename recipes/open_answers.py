@@ -16,7 +16,7 @@ from toolkit.confidence.stated import stated
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.grading import GRADERS, Grader
 from toolkit.evaluation.judge import local_judge, server_judge
-from toolkit.evaluation.open_ended import Asking, Cluster, Model, OpenAnswers, answer_open
+from toolkit.evaluation.open_ended import Asking, Cluster, Model, OpenAnswers, Sampler, answer_open
 from toolkit.evaluation.open_report import read_answers_frame
 from toolkit.models.adjustment import Adjustment
 from toolkit.questions.elicitation import ELICITATIONS
@@ -33,6 +33,7 @@ def build_open_answers(
     seed: int,
     label: str | None,
     adjustment: Adjustment | None = None,
+    sampler: Sampler | None = None,
 ) -> list[OpenAnswers]:
     """Lets a model (the base, or the base with an adapter) answer sets of open-ended questions."""
     device = next(model.parameters()).device
@@ -44,6 +45,7 @@ def build_open_answers(
         grade=build_grader(settings, judging, model, base.tokenizer),
         max_tokens=settings.max_tokens,
         samples=settings.samples,
+        sampler=sampler,
         cluster=build_cluster(settings, judging, model, base.tokenizer),
         elicitations=settings.elicitations,
         phrases=build_phrases(settings, sets),

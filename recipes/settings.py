@@ -336,6 +336,7 @@ class EvaluateSettings:
         quantization: `none` or `nf4`. Empty: as the adapter was trained, else none.
         trust_remote_code: Run Python code that comes with the model.
         allow_pickle: Load pickled weights where there are no safetensors; pickles can run code.
+        sampler: What draws sampled answers: `transformers`, or `vllm` where that is installed.
         open_ended: How open-ended questions are asked.
     """
 
@@ -356,6 +357,7 @@ class EvaluateSettings:
     quantization: Literal["none", "nf4"] | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    sampler: Literal["transformers", "vllm"] = "transformers"
     open_ended: OpenEndedSettings = field(default_factory=OpenEndedSettings)
 
 

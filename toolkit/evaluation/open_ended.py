@@ -39,6 +39,9 @@ WRITTEN_TOGETHER = 4
 """Answers that are written together, as a multiple of the questions a forward pass: a step of writing gives
 the model but one token of each."""
 
+Sampler = Callable[..., list[list[Sample]]]
+"""Draws answers as `draw_samples` does, called with prompts, ids, `n`, `decoding` and `seed`."""
+
 Cluster = Callable[[OpenEnded, Sequence[str]], list[int]]
 """Says which of the sampled answers to a question mean the same; see `toolkit.confidence.clusters`."""
 
@@ -76,6 +79,7 @@ class Asking:
         grade: Says which answers are right.
         max_tokens: Most tokens of an answer.
         samples: Sampled answers to a question; none for no semantic confidence.
+        sampler: Draws them in the place of the model; see `toolkit.confidence.vllm_samples`.
         cluster: Which of them mean the same.
         elicitations: Ways to ask for stated confidence, of `toolkit.questions.elicitation.ELICITATIONS`.
         phrases: Probability of each phrase, fitted on other answers; `stated_linguistic_fitted` takes these
@@ -88,6 +92,7 @@ class Asking:
     grade: Grader
     max_tokens: int = 32
     samples: int = 50
+    sampler: Sampler | None = None
     cluster: Cluster = lambda question, answers: by_text(answers)
     elicitations: Sequence[str] = ()
     phrases: Mapping[str, float] | None = None
@@ -186,11 +191,14 @@ def _draw(
         max_tokens=asking.max_tokens,
         stop=("\n",) if asked.style == "plain" else (),
     )
+    ids = [question.id for question in data]
+    if asking.sampler is not None and not greedy:
+        return asking.sampler(prompts, ids, n=asking.samples, decoding=decoding, seed=asking.seed)
     return draw_samples(
         asked.model,
         asked.tokenizer,
         prompts,
-        [question.id for question in data],
+        ids,
         n=1 if greedy else asking.samples,
         decoding=decoding,
         seed=asking.seed,

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.confidence.vllm_samples import vllm_rank
 from toolkit.publishing.markdown import one_line
 from toolkit.publishing.subject import Subject
 from toolkit.questions.prompts import answer_texts, plain_prompt, question_text
@@ -22,8 +23,6 @@ _SCORES = {
     "token": "log_probs.mean()",
     "byte": "log_probs.sum() / len(option.encode())",
 }
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes as its largest rank."""
 
 
 def snippet(subject: Subject) -> str:
@@ -68,11 +67,18 @@ def snippet(subject: Subject) -> str:
 
 def server_command(subject: Subject) -> str:
     """Returns the command with which vLLM serves base and adapter."""
-    rank = next((rank for rank in _RANKS if rank >= subject.rank), subject.rank)
     revision = [] if subject.commit is None else ["--revision", subject.commit]
     name, base = one_line(subject.name), one_line(subject.base)
     short = name.rpartition("/")[2]
-    words = ["vllm", "serve", base, *revision, "--enable-lora", "--max-lora-rank", str(rank)]
+    words = [
+        "vllm",
+        "serve",
+        base,
+        *revision,
+        "--enable-lora",
+        "--max-lora-rank",
+        str(vllm_rank(subject.rank)),
+    ]
     return shlex.join([*words, "--lora-modules", f"{short}={name}"])
 
 
