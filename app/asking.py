@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.answers import MEASURES, Answer, Figure, Form, Kind
 from app.models import Models
-from toolkit.confidence.clusters import by_text
+from toolkit.confidence.clusters import by_content
 from toolkit.confidence.p_true import p_true
 from toolkit.confidence.samples import draw_samples
 from toolkit.confidence.stated import Stated, stated
@@ -63,7 +63,7 @@ def _write(models: Models, form: Form, name: str, begun: Sequence[int]) -> Itera
             prompt,
             how,
             seed=form.seed,
-            adjustment=active.adjustment,
+            adjustment=active.text_adjustment,
             forced=begun,
         )
     while True:
@@ -131,7 +131,7 @@ def _p_true(models: Models, form: Form, answer: Answer) -> Answer:
             style=form.style,
             max_length=models.max_length,
             layout=models.layout,
-            adjustment=active.adjustment,
+            adjustment=active.text_adjustment,
         )
     return answer.with_figure(Figure("p_true", float(value), "asked whether its answer is true or false"))
 
@@ -146,10 +146,10 @@ def _agreement(models: Models, form: Form, answer: Answer) -> Answer:
             n=form.samples,
             decoding=replace(decoding(form), temperature=1.0, top_p=1.0),
             seed=form.seed,
-            adjustment=active.adjustment,
+            adjustment=active.text_adjustment,
         )
     samples = tuple(sample.text.strip() for sample in drawn)
-    shown, *others = by_text([short_answer(text) for text in (answer.text, *samples)])
+    shown, *others = by_content(form.question, [short_answer(text) for text in (answer.text, *samples)])
     same = others.count(shown)
     note = f"{same} of {len(samples)} samples at temperature 1 say the same"
     most = max(others, key=others.count)
@@ -171,7 +171,7 @@ def _stated(models: Models, form: Form, answer: Answer) -> Answer:
         replies.append(_reply(models, form, answer.model, turns, NUMBER_TOKENS))
     guesses = stated(elicitation, replies)
     said = max(guesses, key=lambda one: one.probability or 0.0, default=Stated(None, None))
-    own = said.answer is not None and by_text([said.answer, shown]) == [0, 0]
+    own = said.answer is not None and by_content(form.question, [said.answer, shown]) == [0, 0]
     note = f"it said “{shorten(' '.join(replies[-1].split()), 60)}”"
     if said.answer is not None and not own:
         note += f", of the answer “{shorten(said.answer, 40)}”"
@@ -191,7 +191,7 @@ def _reply(models: Models, form: Form, name: str, turns: Sequence[Turn], most: i
             n=1,
             decoding=Decoding(temperature=0.0, max_tokens=most),
             seed=form.seed,
-            adjustment=active.adjustment,
+            adjustment=active.text_adjustment,
         )
     return reply.text
 

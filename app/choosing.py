@@ -74,7 +74,7 @@ def choose(
         found = option_confidence(
             active.model,
             encoded,
-            adjustment=active.adjustment,
+            adjustment=active.option_adjustment,
             score=score,
             layout=layout_for(active.model, encoded, models.layout),
             pad_id=models.tokenizer.pad_token_id or 0,

@@ -30,13 +30,15 @@ class Adapter:
     Attributes:
         name: What the page calls it.
         key: What PEFT calls it.
-        adjustment: α of an `adjusted` adapter.
+        option_adjustment: α of an `adjusted` adapter, for a question's options.
+        text_adjustment: The same for text that it writes; see `load_adjustment`.
         report: What its evaluation found, or None where it has no report.
     """
 
     name: str
     key: str
-    adjustment: Adjustment | None
+    option_adjustment: Adjustment | None
+    text_adjustment: Adjustment | None
     report: AdapterReport | None
 
 
@@ -46,11 +48,13 @@ class Active:
 
     Attributes:
         model: The base with the adapter of that name at work, or with none.
-        adjustment: α of that adapter, if it applies one.
+        option_adjustment: α of that adapter, if it applies one to options.
+        text_adjustment: α of that adapter, if it applies one to text.
     """
 
     model: nn.Module
-    adjustment: Adjustment | None
+    option_adjustment: Adjustment | None = None
+    text_adjustment: Adjustment | None = None
 
 
 class Models:
@@ -120,7 +124,10 @@ class Models:
             if name != self._active:
                 self._switch(adapter)
                 self._active = name
-            yield Active(self._model, adapter.adjustment if adapter else None)
+            if adapter is None:
+                yield Active(self._model)
+            else:
+                yield Active(self._model, adapter.option_adjustment, adapter.text_adjustment)
 
     def _switch(self, adapter: Adapter | None) -> None:
         """Lets one adapter act or none; PEFT's own switches also walk all weights, ten times as slow."""
@@ -151,7 +158,13 @@ def load_models(model: str, adapters: Sequence[str | Path]) -> Models:
     reports = [read_adapter_report(folder) for folder in folders]
     whole = attach(base, folders)
     loaded = [
-        Adapter(name, key(number), _on(load_adjustment(folder), base.device), report)
+        Adapter(
+            name,
+            key(number),
+            _on(load_adjustment(folder, "options"), base.device),
+            _on(load_adjustment(folder, "tokens"), base.device),
+            report,
+        )
         for number, (name, folder, report) in enumerate(zip(names, folders, reports, strict=True))
     ]
     return Models(whole, tokenizer, base_name, loaded)

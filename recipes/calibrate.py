@@ -144,8 +144,10 @@ def calibrate(
             report["adapter_sha256"] = file_sha256(folder / WEIGHTS)
             if settings.method in (*BILEVEL, "vector_scaling"):
                 learnt = Adjustment(*bounded(run.alpha, problem.bounds))
-                save_adjustment(learnt, folder, predictive=settings.calm.predictive)
-            write_card(folder, report, settings.calm.predictive)
+                save_adjustment(
+                    learnt, folder, predictive=settings.calm.predictive, level=settings.calm.level
+                )
+            write_card(folder, report)
             bins = settings.report.bins
             _write_figures_and_report(folder, method, report, found_before, found, data, bins)
             remove_checkpoints(folder / "checkpoints")
@@ -184,7 +186,8 @@ def ask(
     _, open_ended = by_kind(data.test or data.validation)
     answered = build_answers(base, model, choices, settings.prompt, size, label, adjustment)
     asking, prompt, seed = settings.open_ended, settings.prompt, settings.data.seed
-    opened = build_open_answers(base, model, open_ended, asking, prompt, size, seed, label, adjustment)
+    written = adjustment if settings.calm.level == "tokens" else None
+    opened = build_open_answers(base, model, open_ended, asking, prompt, size, seed, label, written)
     return Found(answered, opened)
 
 

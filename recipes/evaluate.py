@@ -70,9 +70,9 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
         base = build_base(chosen, accelerator)
         identity = model_identity(chosen.name, base.model, chosen.revision)
         model: PreTrainedModel | PeftModel = base.model
-        adjustment = None
+        adjustment = written = None
         if adapter is not None:
-            adjustment = load_adjustment(adapter)
+            adjustment, written = load_adjustment(adapter), load_adjustment(adapter, "tokens")
             model = load_adapter(base.model, adapter)
         base = place(base, model)
         label = Path(settings.adapter or settings.model).name
@@ -88,8 +88,8 @@ def evaluate(settings: EvaluateSettings, folder: Path) -> Report:
             settings.batch_size,
             settings.seed,
             shown,
-            adjustment,
-            build_sampler(settings, chosen, base, adapter, adjustment) if open_ended else None,
+            written,
+            build_sampler(settings, chosen, base, adapter, written) if open_ended else None,
         )
         report = build_report(
             measure(answered, bins=settings.bins, resamples=settings.resamples, seed=settings.seed),

@@ -23,7 +23,7 @@ from toolkit.calibration.losses import (
     regularised_to_bins,
 )
 from toolkit.calibration.objectives import OBJECTIVES, ascend_to_match
-from toolkit.calibration.oracles import BatchLoss, CalibrationProblem, Level
+from toolkit.calibration.oracles import BatchLoss, CalibrationProblem
 from toolkit.calibration.preferences import dpo, with_reference
 from toolkit.calibration.running import RunningMeans, bin_accuracies, entropy_and_nll
 from toolkit.calibration.solvers import bome, descend_alpha, finite_difference, iterate, penalty
@@ -33,7 +33,7 @@ from toolkit.confidence.options import option_confidence
 from toolkit.errors import CalibrantError
 from toolkit.evaluation.metrics import ece, metrics
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
-from toolkit.models.adjustment import Adjustment
+from toolkit.models.adjustment import Adjustment, Level
 from toolkit.models.bundled import HUB_ID
 from toolkit.models.encoding import EncodedQuestion
 from toolkit.models.layout import layout_for

@@ -9,7 +9,7 @@ from build import Base
 from open_settings import OpenEndedSettings
 from settings import PromptSettings
 
-from toolkit.confidence.clusters import by_meaning, by_text
+from toolkit.confidence.clusters import by_content, by_meaning, by_text
 from toolkit.confidence.entailment import by_language_model, by_nli, load_nli
 from toolkit.confidence.phrases import fit_phrases
 from toolkit.confidence.stated import stated
@@ -105,6 +105,8 @@ def build_cluster(settings: OpenEndedSettings, asked: dict[str, Any], *model: An
     """Returns what says which sampled answers to a question mean the same."""
     if settings.clusters == "text":
         return lambda question, answers: by_text(answers)
+    if settings.clusters == "content":
+        return lambda question, answers: by_content(question.text, answers)
     if settings.nli_model is None:
         entails = by_language_model(*model, **asked)
     else:

@@ -18,8 +18,8 @@ class OpenEndedSettings:
             is read from the environment variable OPENAI_API_KEY.
         judge_model: The model's name there.
         samples: Answers sampled to each question, for semantic confidence; 0 for none.
-        clusters: Which of them mean the same: those with the same words (`text`), or those that the model
-            says imply each other (`meaning`).
+        clusters: Which of them mean the same: those that add the same to the question (`content`), those
+            of the same words (`text`), or those that the model says imply each other (`meaning`).
         nli_model: A model for natural language inference, Hub id or folder, that says so instead.
         elicitations: Ways to ask for stated confidence: one_stage, top_k, two_stage, reasoning, linguistic.
         phrases_from: Folder of an evaluation of other questions, such as a validation split, with
@@ -33,7 +33,7 @@ class OpenEndedSettings:
     judge_url: str | None = None
     judge_model: str | None = None
     samples: NonNegativeInt = 50
-    clusters: Literal["text", "meaning"] = "text"
+    clusters: Literal["content", "text", "meaning"] = "content"
     nli_model: str | None = None
     elicitations: list[Literal["one_stage", "top_k", "two_stage", "reasoning", "linguistic"]] = field(
         default_factory=lambda: ["two_stage"]

@@ -10,7 +10,7 @@ import yaml
 
 from toolkit.evaluation.report import build_report, build_result, write_report
 from toolkit.models.adapters import adapter_parameters, attach_lora, detach, save_adapter
-from toolkit.models.adjustment import Adjustment, save_adjustment
+from toolkit.models.adjustment import Adjustment, Level, save_adjustment
 from toolkit.models.base import load_model
 from toolkit.publishing.checks import file_sha256
 from toolkit.questions.sources import load_questions
@@ -65,6 +65,7 @@ def finish(
     tiny: Path,
     adjustment: Adjustment | None = None,
     predictive: str = "adjusted",
+    level: Level = "options",
     base: str = BASE,
     **changes: Any,
 ) -> Path:
@@ -78,7 +79,7 @@ def finish(
     save_adapter(adapted, tokenizer, folder)
     detach(adapted)
     if adjustment is not None:
-        save_adjustment(adjustment, folder, predictive=predictive)
+        save_adjustment(adjustment, folder, predictive=predictive, level=level)
     about = report(base, **changes)
     about["adapter_sha256"] = file_sha256(folder / "adapter_model.safetensors")
     write_report(about, folder / "report.json")

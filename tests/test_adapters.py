@@ -220,7 +220,9 @@ def test_a_full_disk_is_one_line(trained, tmp_path, monkeypatch):
         save_adapter(trained, tiny_tokenizer(), tmp_path)
     monkeypatch.setattr("toolkit.models.adjustment.save_file", refuse)
     with pytest.raises(CalibrantError, match="No space left on device.*free some space"):
-        save_adjustment(Adjustment(torch.tensor(1.0), torch.tensor(0.0)), tmp_path, predictive="raw")
+        save_adjustment(
+            Adjustment(torch.tensor(1.0), torch.tensor(0.0)), tmp_path, predictive="raw", level="tokens"
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_refuses_an_adapter_that_is_no_lora(tmp_path):
 @pytest.mark.parametrize("size", [(), (97,)])
 def test_an_adjustment_comes_back_as_it_was_saved(tmp_path, size):
     adjustment = Adjustment(torch.rand(size), torch.randn(size).requires_grad_())
-    save_adjustment(adjustment, tmp_path, predictive="adjusted")
+    save_adjustment(adjustment, tmp_path, predictive="adjusted", level="tokens")
     found = load_adjustment(tmp_path)
     assert found is not None
     assert torch.equal(found.delta, adjustment.delta) and torch.equal(found.iota, adjustment.iota)
@@ -319,9 +321,20 @@ def test_an_adjustment_comes_back_as_it_was_saved(tmp_path, size):
     assert torch.equal(adjust(z, found), adjustment.delta * z + adjustment.iota)
 
 
+def test_an_adjustment_of_options_is_not_for_text(tmp_path):
+    adjustment = Adjustment(torch.tensor(0.2), torch.tensor(0.0))
+    save_adjustment(adjustment, tmp_path, predictive="adjusted", level="options")
+    assert load_adjustment(tmp_path) == load_adjustment(tmp_path, "options") == adjustment
+    assert load_adjustment(tmp_path, "tokens") is None
+    save_adjustment(adjustment, tmp_path, predictive="adjusted", level="tokens")
+    assert load_adjustment(tmp_path, "options") == load_adjustment(tmp_path, "tokens") == adjustment
+
+
 def test_a_raw_adapter_applies_no_adjustment(tmp_path):
     assert load_adjustment(tmp_path) is None
-    save_adjustment(Adjustment(torch.tensor(2.0), torch.tensor(0.0)), tmp_path, predictive="raw")
+    save_adjustment(
+        Adjustment(torch.tensor(2.0), torch.tensor(0.0)), tmp_path, predictive="raw", level="tokens"
+    )
     assert load_adjustment(tmp_path) is None
     z = torch.randn(5, 97)
     assert adjust(z, None) is z
@@ -329,7 +342,9 @@ def test_a_raw_adapter_applies_no_adjustment(tmp_path):
 
 def test_refuses_a_damaged_adjustment(tmp_path):
     file = tmp_path / "calibration.safetensors"
-    save_adjustment(Adjustment(torch.rand(97), torch.rand(97)), tmp_path, predictive="adjusted")
+    save_adjustment(
+        Adjustment(torch.rand(97), torch.rand(97)), tmp_path, predictive="adjusted", level="tokens"
+    )
     whole = file.read_bytes()
     save_file({"delta": torch.rand(97)}, tmp_path / "half", metadata={"predictive": "adjusted"})
     for damaged in (whole[:-10], b"", b"{}", (tmp_path / "half").read_bytes()):

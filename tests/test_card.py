@@ -26,9 +26,10 @@ from toolkit.questions.hub import HUB
 HOSTILE = "`<img src=x onerror=alert(1)>` | a\n---\n# \"b\": 'c' [d](javascript:e) ```\u202e"
 
 
-def subject(name="me/mine", adjusted=False, alpha=None, **changes) -> Subject:
+def subject(name="me/mine", adjusted=False, alpha=None, writes_adjusted=None, **changes) -> Subject:
     licence = {"license": "apache-2.0"}
-    return Subject(name, BASE, 4, report(**changes), adjusted, alpha, licence)
+    writes = adjusted if writes_adjusted is None else writes_adjusted
+    return Subject(name, BASE, 4, report(**changes), adjusted, writes, alpha, licence)
 
 
 def head(text: str) -> dict:
@@ -110,6 +111,9 @@ def test_alpha_is_said_in_short_and_where_others_lack_it():
     assert "temperature 1.667" in adjusted  # 1 / 0.6
     many = card_text(subject(adjusted=True, alpha=Adjustment(torch.tensor([0.5, 2.0]), torch.zeros(2))))
     assert "0.500 to 2.000 (mean 1.250, 2 tokens)" in many and "temperature" not in many
+    choosing = card_text(subject(adjusted=True, writes_adjusted=False, alpha=SCALAR))
+    assert "Its probabilities of options are softmax(Δ ⊙ z + ι)" in choosing
+    assert "text is drawn from z as it is" in choosing and "temperature" not in choosing
     raw = card_text(subject(alpha=SCALAR))
     assert "used as they are" in raw and "⊙" not in raw and "load_file" not in raw
     assert "It has no α" in card_text(subject())
@@ -159,11 +163,11 @@ def test_names_stay_text():
 def test_the_card_is_named_as_its_folder_and_names_no_path(tmp_path, tiny_folder):
     folder = finish(tmp_path / "my-adapter", tiny_folder, SCALAR, base=str(tiny_folder))
     about = report(base="tiny", revision=None)
-    write_card(folder, about, "adjusted")
+    write_card(folder, about)
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "\n# my-adapter\n" in text and str(tmp_path) not in text and str(tiny_folder) not in text
     assert "softmax(Δ ⊙ z + ι)" in text and head(text)["base_model"] == "tiny"
-    write_card(folder, about | {"model": "bundled"}, "raw")
+    write_card(folder, about | {"model": "bundled"})
     found = head((folder / "README.md").read_text(encoding="utf-8"))
     assert (found["base_model"], found["license"]) == (HUB_ID, "apache-2.0")
 
@@ -190,6 +194,7 @@ def test_the_snippet_prints_the_confidence_that_we_compute(
         4,
         report(revision=None, prompt=prompt),
         adjustment is not None,
+        False,
         adjustment,
     )
     printed = io.StringIO()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from toolkit.confidence.clusters import by_meaning, by_text
+from toolkit.confidence.clusters import by_content, by_meaning, by_text
 from toolkit.questions.normalise import normalise_answer
 
 SAME = [
@@ -55,6 +55,21 @@ def test_nothing_to_be_seen_is_empty(text):
 def test_clusters_by_text_are_numbered_by_first_appearance():
     assert by_text(["Lyon", "Paris", "", "the lyon", " ", "paris!"]) == [0, 1, 2, 0, 2, 1]
     assert by_text([]) == []
+
+
+def test_answers_that_add_the_same_to_the_question_mean_the_same():
+    question = "What is the capital of Bhutan?"
+    same = [
+        "The capital of Bhutan is Thimphu.", "Thimphu is the capital.", "**Thimphu**", "It's Thimphu",
+        "thimphu! It is a city.", "The capital of Bhutan is Thimphu. Paro was its capital before.",
+    ]  # fmt: skip
+    others = ["Paro", "not Thimphu", "Thimphu or Paro", "Thimphu, Paro", "Paro, Thimphu", "", "St. Louis"]
+    answers = [*same, *others]
+    assert by_content(question, answers) == [*[0] * len(same), 1, 2, 3, 4, 5, 6, 7]
+    assert by_content(question, []) == []
+    longer = "Which city lies in Bhutan, Thimphu or Paro?"  # which names both, so that no word is added
+    assert by_content(longer, ["Paro", "It is Paro.", "Paro", "Thimphu"]) == [0, 1, 0, 2]
+    assert by_content("What is U.S. currency?", ["The U.S. dollar", "dollar", "The euro"]) == [0, 0, 1]
 
 
 class Told:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from recipe_runs import config, launch
 
-from toolkit.confidence.clusters import by_text
+from toolkit.confidence.clusters import by_content
 from toolkit.confidence.phrases import HUMAN, find_phrase
 from toolkit.confidence.semantic import modal
 from toolkit.confidence.tokens import SEQUENCE
@@ -93,8 +93,8 @@ def test_the_report_follows_from_the_answers(evaluated):
             for metric in ("conf_ece", "brier", "missing", "accuracy"):
                 value = block[metric]["value"]
                 assert value == pytest.approx(expected[metric], nan_ok=True) if value is not None else True
-        for samples, clusters in zip(rows["samples"], rows["clusters"], strict=True):
-            assert len(samples) == 6 and by_text(samples) == [*clusters]
+        for question, samples, clusters in zip(questions, rows["samples"], rows["clusters"], strict=True):
+            assert len(samples) == 6 and by_content(question.text, samples) == [*clusters]
         said = [s[m] for s, m in zip(rows["samples"], modal(np.stack([*rows["clusters"]])), strict=True)]
         assert [*rows["sem1_correct"]] == GRADERS["any"](questions, said)
     assert "stated_top_k" in table and "missing" in table

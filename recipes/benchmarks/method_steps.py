@@ -12,10 +12,11 @@ from toolkit.calibration.batches import Batches
 from toolkit.calibration.bilevel import Direction, State
 from toolkit.calibration.losses import Bounds, Kind, cross_entropy, entropy_regularised, initial_alpha
 from toolkit.calibration.objectives import OBJECTIVES
-from toolkit.calibration.oracles import CalibrationProblem, Level
+from toolkit.calibration.oracles import CalibrationProblem
 from toolkit.calibration.solvers import bome, finite_difference
 from toolkit.calibration.training import Schedule, Solver, Trained, build_optimizers, take_step
 from toolkit.models.adapters import THETA, activate, adapter_parameters, add_copy, attach_lora
+from toolkit.models.adjustment import Level
 from toolkit.models.encoding import EncodedQuestion
 
 THETA_HAT = "room"

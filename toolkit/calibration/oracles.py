@@ -13,7 +13,7 @@ from toolkit.calibration.losses import Bounds, bin_of, bounded, cross_entropy
 from toolkit.calibration.objectives import Objective, Spread, entropy
 from toolkit.calibration.running import RunningMeans, entropy_and_nll
 from toolkit.models.adapters import activate, adapter_parameters
-from toolkit.models.adjustment import Adjustment
+from toolkit.models.adjustment import Adjustment, Level
 from toolkit.models.predictive import (
     OptionBatch,
     Score,
@@ -24,9 +24,6 @@ from toolkit.models.predictive import (
 )
 from toolkit.models.prefix import FrozenPrefix
 from toolkit.models.quantization import compute_dtype
-
-Level = Literal["options", "tokens"]
-"""What a level looks at: the distribution over a question's options, or over the vocabulary."""
 
 Predictive = Literal["raw", "adjusted"]
 """Whether the predictive distribution is softmax(z) or softmax(Δ ⊙ z + ι)."""

@@ -4,12 +4,20 @@ A cluster has a number, by the first appearance of its answers: 0, 1, 2, ... Emp
 like any other.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Sequence, Set
 
 from toolkit.questions.normalise import normalise_answer
 
 Entails = Callable[[str, Sequence[tuple[str, str]]], list[bool]]
 """Says of each pair of answers to a question, given as text, whether the first one implies the second."""
+
+_SENTENCE_END = re.compile(r"(?<=\w{3}[.!?])\s+(?=[A-Z])|(?<=[。！？])")
+_CARRIES_NO_ANSWER = frozenset({
+    "and", "are", "as", "at", "be", "been", "by", "for", "from", "in", "is", "it", "its", "of", "on",
+    "that", "these", "this", "to", "was", "were", "which", "with",
+})  # fmt: skip
+"""Words that an answer in a sentence has and one of a few words lacks; articles go with the normalisation."""
 
 
 def by_text(answers: Sequence[str]) -> list[int]:
@@ -19,6 +27,27 @@ def by_text(answers: Sequence[str]) -> list[int]:
         answers: n answers; compared by `toolkit.questions.normalise.normalise_answer`.
     """
     return _numbered([normalise_answer(answer) for answer in answers])
+
+
+def by_content(question: str, answers: Sequence[str]) -> list[int]:
+    """Returns the cluster of each answer, where what it adds to the question is its meaning.
+
+    "The capital of Bhutan is Thimphu.", "Thimphu is the capital." and "Thimphu" add the same word. Compared
+    are the words of an answer's first sentence, in their order, without those of the question and without
+    words such as "is" and "of"; of an answer that adds none, all of its words.
+
+    Args:
+        question: The question's text.
+        answers: n answers.
+    """
+    known = _CARRIES_NO_ANSWER.union(normalise_answer(question).split())
+    return _numbered([_added(answer, known) for answer in answers])
+
+
+def _added(answer: str, known: Set[str]) -> str:
+    """Returns the words of an answer's first sentence that are not known, or all of its words."""
+    words = normalise_answer(_SENTENCE_END.split(answer.strip(), maxsplit=1)[0]).split()
+    return " ".join([word for word in words if word not in known] or words)
 
 
 def by_meaning(question: str, answers: Sequence[str], entails: Entails) -> list[int]:

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from toolkit.confidence.clusters import by_text
+from toolkit.confidence.clusters import by_content
 from toolkit.confidence.given import given_tokens, sequence_confidence
 from toolkit.confidence.p_true import p_true
 from toolkit.confidence.samples import Sample, draw_samples
@@ -93,7 +93,7 @@ class Asking:
     max_tokens: int = 32
     samples: int = 50
     sampler: Sampler | None = None
-    cluster: Cluster = lambda question, answers: by_text(answers)
+    cluster: Cluster = lambda question, answers: by_content(question.text, answers)
     elicitations: Sequence[str] = ()
     phrases: Mapping[str, float] | None = None
     p_true: bool = True

@@ -1,7 +1,7 @@
 """α as it is applied to logits: Δ ⊙ z + ι, kept beside the adapter's weights."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -10,6 +10,9 @@ from torch import Tensor
 from toolkit.errors import CalibrantError
 
 FILE = "calibration.safetensors"
+
+Level = Literal["options", "tokens"]
+"""What a loss compares, and α with it: a question's options, or the vocabulary at each token of an answer."""
 
 
 class Adjustment(NamedTuple):
@@ -31,34 +34,37 @@ def adjust(logits: Tensor, adjustment: Adjustment | None) -> Tensor:
     return adjustment.delta * logits + adjustment.iota
 
 
-def save_adjustment(adjustment: Adjustment, folder: Path, *, predictive: str) -> None:
+def save_adjustment(adjustment: Adjustment, folder: Path, *, predictive: str, level: Level) -> None:
     """Writes `calibration.safetensors`.
 
     Args:
         adjustment: α.
         folder: The adapter's folder.
         predictive: "adjusted" where the adapter applies α at inference, "raw" where it does not.
+        level: What α was learnt on.
 
     Raises:
         CalibrantError: The file cannot be written.
     """
     tensors = {name: value.detach().cpu().contiguous() for name, value in adjustment._asdict().items()}
     try:
-        save_file(tensors, folder / FILE, metadata={"predictive": predictive})
+        save_file(tensors, folder / FILE, metadata={"predictive": predictive, "level": level})
     except (OSError, SafetensorError) as error:
         raise CalibrantError(
             f"{folder / FILE} cannot be written ({error}); free some space and run the same command again"
         ) from error
 
 
-def load_adjustment(folder: Path) -> Adjustment | None:
+def load_adjustment(folder: Path, level: Level = "options") -> Adjustment | None:
     """Reads the adjustment that an `adjusted` adapter applies at inference.
 
     Args:
         folder: The adapter's folder.
+        level: What it is wanted for: the options of a question, or text, token by token. An α that was learnt
+            on options is for options alone: it brings these closer, and would do so to all words of a text.
 
     Returns:
-        The adjustment, or None where there is none or the adapter is `raw`.
+        The adjustment, or None where there is none for this, or the adapter is `raw`.
 
     Raises:
         CalibrantError: The file is damaged.
@@ -68,7 +74,8 @@ def load_adjustment(folder: Path) -> Adjustment | None:
         return None
     try:
         with safe_open(path, framework="pt") as tensors:
-            if (tensors.metadata() or {}).get("predictive") != "adjusted":
+            about = tensors.metadata() or {}
+            if about.get("predictive") != "adjusted" or (level, about.get("level")) == ("tokens", "options"):
                 return None
             return Adjustment(tensors.get_tensor("delta"), tensors.get_tensor("iota"))
     except SafetensorError as error:

@@ -81,21 +81,18 @@ it.
 """
 
 
-def write_card(folder: Path, report: Report, predictive: str) -> None:
+def write_card(folder: Path, report: Report) -> None:
     """Writes `README.md` into an adapter folder, whose name becomes the adapter's.
 
     Args:
         folder: The folder, with the adapter's weights, config and α in it.
         report: The adapter's report, with `base`, `training` and `before`.
-        predictive: "raw" or "adjusted", as in `save_adjustment`.
 
     Raises:
         CalibrantError: A file cannot be read or written.
     """
     base = HUB_ID if report["model"] == "bundled" else report["model"]
-    subject = read_subject(
-        folder, report, adjusted=predictive == "adjusted", name=folder.resolve().name, base=base
-    )
+    subject = read_subject(folder, report, name=folder.resolve().name, base=base)
     with replacing(folder / "README.md") as partial:
         partial.write_text(card_text(subject), encoding="utf-8")
 
@@ -185,7 +182,8 @@ def _alpha(subject: Subject) -> str:
     learnt = f"Δ = {_range(delta)} and ι in nats = {_range(iota)}"
     if not subject.adjusted:
         return f"Its logits are used as they are. α served its training alone: {learnt}."
-    told = f"""**Its probabilities are softmax(Δ ⊙ z + ι)**, with {learnt},
+    of = "" if subject.writes_adjusted else " of options"
+    told = f"""**Its probabilities{of} are softmax(Δ ⊙ z + ι)**, with {learnt},
 kept in `calibration.safetensors`. PEFT, vLLM and lm-eval know nothing of it: what they give are the logits z,
 whose confidence is not that of the figures above. Two lines apply it, as in the snippet:
 
@@ -193,6 +191,10 @@ whose confidence is not that of the figures above. Two lines apply it, as in the
 {ALPHA_LOADED}
 {ALPHA_APPLIED}
 ```"""
+    if not subject.writes_adjusted:
+        return f"""{told}
+
+α was learnt on a question's options and is for them alone: text is drawn from z as it is."""
     if delta.numel() > 1:
         return told
     return f"""{told}

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from toolkit.errors import CalibrantError, first_line
 from toolkit.evaluation.report import Report, read_report
 from toolkit.models.adapters import WEIGHTS
-from toolkit.models.adjustment import FILE, load_adjustment
+from toolkit.models.adjustment import FILE
 from toolkit.models.bundled import HUB_ID
 from toolkit.publishing.subject import Subject, read_subject
 
@@ -81,9 +81,8 @@ def check_folder(folder: Path, name: str | None = None) -> tuple[Subject, list[s
     warnings = [*_check_hash(folder, report), *_check_template(folder, report), *_local_paths(folder)]
     if report["base"].get("revision") is None:
         warnings.append(f"the base's commit is not known: that it is {base} as the Hub has it is your word")
-    adjusted = load_adjustment(folder) is not None
     name = name or folder.resolve().name
-    return read_subject(folder, report, adjusted=adjusted, name=name, base=base), warnings
+    return read_subject(folder, report, name=name, base=base), warnings
 
 
 def _check_files(folder: Path) -> None:

@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from toolkit.errors import CalibrantError, first_line
 from toolkit.evaluation.report import Report
-from toolkit.models.adjustment import FILE, Adjustment
+from toolkit.models.adjustment import FILE, Adjustment, Level, load_adjustment
 from toolkit.models.bundled import HUB_ID, WHEEL
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -27,7 +28,8 @@ class Subject:
         base: The base's Hub id, or the name of its folder.
         rank: The largest rank of its updates.
         report: Its report, with `base`, `training` and `before`.
-        adjusted: Whether its probabilities are those of Δ ⊙ z + ι.
+        adjusted: Whether its probabilities of options are those of Δ ⊙ z + ι.
+        writes_adjusted: Whether those of the tokens of a text are too.
         alpha: Δ and ι, where it has learnt any.
         licence: `license`, and where the base's card has them `license_name` and `license_link`.
     """
@@ -37,6 +39,7 @@ class Subject:
     rank: int
     report: Report
     adjusted: bool
+    writes_adjusted: bool
     alpha: Adjustment | None
     licence: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,13 +56,12 @@ class Subject:
         return revision if isinstance(revision, str) and revision.startswith(f"{WHEEL}==") else None
 
 
-def read_subject(folder: Path, report: Report, *, adjusted: bool, name: str, base: str) -> Subject:
+def read_subject(folder: Path, report: Report, *, name: str, base: str) -> Subject:
     """Reads what else a card says of an adapter from its folder.
 
     Args:
         folder: The adapter's folder.
         report: Its report.
-        adjusted: Whether it is to apply α at inference; without a saved α it does not.
         name: What it is called: a Hub id, or the folder's name.
         base: The base's Hub id.
 
@@ -77,4 +79,5 @@ def read_subject(folder: Path, report: Report, *, adjusted: bool, name: str, bas
         raise CalibrantError(
             f"{path} cannot be read ({first_line(error)}); train or fetch the adapter again"
         ) from error
-    return Subject(name, base, rank, report, adjusted and alpha is not None, alpha, _LICENCES.get(base, {}))
+    adjusted, writes_adjusted = (load_adjustment(folder, level) is not None for level in get_args(Level))
+    return Subject(name, base, rank, report, adjusted, writes_adjusted, alpha, _LICENCES.get(base, {}))
