@@ -117,12 +117,11 @@ def merge(settings: PublishSettings) -> str:
     built = "" if adjustment is None else ", with α built in"
     if (
         adjustment is not None
-        and adjustment.delta.numel() == 1
         and load_adjustment(adapter, "tokens") is None
+        and adjustment.delta.numel() == 1
     ):
-        built += (
-            f" (learnt on options: draw text at temperature {adjustment.delta.item():.3f}, as the adapter's)"
-        )
+        at = adjustment.delta.item()
+        built += f" (learnt on options: draw text at temperature {at:.3f}, as the adapter's)"
     near = f"its log-probabilities are within {error:.1g} nats of the adapter's"
     return f"{settings.merged}: one model{built}; {near}"
 

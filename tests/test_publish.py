@@ -29,7 +29,7 @@ def test_the_command_line():
 def test_merged_writes_one_model(folder, tiny_folder, tmp_path):
     merged = tmp_path / "merged"
     said = merge(PublishSettings(str(folder), merged=str(merged)))
-    assert "α built in" in said and str(merged) in said
+    assert "α built in (learnt on options: draw text at temperature 0.600" in said and str(merged) in said
     tokens = torch.randint(271, (3, 17), generator=torch.Generator().manual_seed(0))
     adapter = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder), str(folder)).eval()
     with torch.no_grad():
