@@ -218,7 +218,7 @@ def test_a_full_disk_is_one_line(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(trained, "save_pretrained", refuse)
     with pytest.raises(CalibrantError, match="No space left on device.*free some space"):
         save_adapter(trained, tiny_tokenizer(), tmp_path)
-    monkeypatch.setattr("toolkit.models.adjustment.save_file", refuse)
+    monkeypatch.setattr("toolkit.models.adjustment.save", refuse)
     with pytest.raises(CalibrantError, match="No space left on device.*free some space"):
         save_adjustment(
             Adjustment(torch.tensor(1.0), torch.tensor(0.0)), tmp_path, predictive="raw", level="tokens"
@@ -319,6 +319,15 @@ def test_an_adjustment_comes_back_as_it_was_saved(tmp_path, size):
     assert {name: tensor.shape for name, tensor in stored.items()} == {"delta": size, "iota": size}
     z = torch.randn(5, 97)
     assert torch.equal(adjust(z, found), adjustment.delta * z + adjustment.iota)
+
+
+def test_the_same_adjustment_is_the_same_bytes(tmp_path):
+    contents = set()
+    for _ in range(30):
+        adjustment = Adjustment(torch.ones(97), torch.zeros(97))
+        save_adjustment(adjustment, tmp_path, predictive="adjusted", level="options")
+        contents.add((tmp_path / "calibration.safetensors").read_bytes())
+    assert len(contents) == 1
 
 
 def test_an_adjustment_of_options_is_not_for_text(tmp_path):

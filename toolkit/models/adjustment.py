@@ -1,10 +1,11 @@
 """α as it is applied to logits: Δ ⊙ z + ι, kept beside the adapter's weights."""
 
+import json
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from toolkit.errors import CalibrantError
@@ -48,11 +49,19 @@ def save_adjustment(adjustment: Adjustment, folder: Path, *, predictive: str, le
     """
     tensors = {name: value.detach().cpu().contiguous() for name, value in adjustment._asdict().items()}
     try:
-        save_file(tensors, folder / FILE, metadata={"predictive": predictive, "level": level})
+        content = save(tensors, metadata={"predictive": predictive, "level": level})
+        (folder / FILE).write_bytes(in_one_order(content))
     except (OSError, SafetensorError) as error:
         raise CalibrantError(
             f"{folder / FILE} cannot be written ({error}); free some space and run the same command again"
         ) from error
+
+
+def in_one_order(content: bytes) -> bytes:
+    """Returns safetensors' bytes with a sorted header: its own writer puts the metadata in a random order."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":"))
+    return content[:8] + header.encode().ljust(start - 8) + content[start:]
 
 
 def load_adjustment(folder: Path, level: Level = "options") -> Adjustment | None:
